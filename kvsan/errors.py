@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsan.findings import Finding
+
 
 class KvsanError(Exception):
     """Base of kvsan's own errors; `exit_status` is what a kvsan command ends with."""
@@ -26,3 +31,13 @@ class OptionError(KvsanError):
 
 class EventError(KvsanError):
     """An event that no tracker can take (unknown pool, wrong field type)."""
+
+
+class FindingRaised(KvsanError):
+    """A finding, raised in the engine's thread at the call that broke the rule (`on_error=raise`)."""
+
+    exit_status = 88
+
+    def __init__(self, message: str, finding: Finding) -> None:
+        super().__init__(message)
+        self.finding = finding

@@ -1,0 +1,1 @@
+"""kvsan: the sanitizer for KV caches."""

@@ -1,0 +1,215 @@
+"""`kvsan run`: a server with kvsan in every Python process of its tree, and one report at the end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvsan.announce import check_private
+from kvsan.errors import KvsanError, OptionError
+from kvsan.findings import Failure, Report
+from kvsan.options import Options, add_flags
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kvsan.process_tree import ProcessTree
+    from kvsan.supervise import Child
+
+LINGER_SECONDS = 10.0
+"""How long the rest of the tree may take after the command itself has ended."""
+
+_LATER = frozenset((".sarif", ".xml", ".html"))
+
+
+class Run:
+    """Run a server, or any command, with kvsan inside every Python process of it.
+
+    The report comes on standard error when the command has ended; standard
+    output is the command's alone. Signals are passed on.
+
+    Exit status: 88 when anything was found, also when the command was ended by
+    a signal (--error-exitcode, --keep-exitcode); else the command's own, 0 when
+    a signal ended it that kvsan passed on, 128 + N for another signal N; 127
+    and 126 when there is no such command or it cannot be run.
+    """
+
+    name = "run"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the options and the command."""
+        parser.usage = "kvsan run [options] -- COMMAND [ARGUMENT ...]"
+        parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
+        add_flags(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Runs the command and returns the exit status."""
+        command: list[str] = args.command + args.rest
+        if not command:
+            raise OptionError("no command to run; write kvsan run [options] -- COMMAND")
+        if not sys.platform.startswith("linux"):
+            raise KvsanError(f"kvsan run needs Linux (this is {sys.platform})")
+        options = _options(args)
+        _check(options)
+        spool, mine = _make_spool(options)
+        keep = True
+        try:
+            status = _run(command, replace(options, spool=spool))
+            keep = False
+        except KvsanError:
+            keep = False
+            raise
+        finally:
+            if mine and not keep:
+                shutil.rmtree(spool, ignore_errors=True)
+            elif keep:
+                print(f"kvsan: what was found so far is in {spool}", file=sys.stderr)
+        return status
+
+
+def _options(args: argparse.Namespace) -> Options:
+    environ = {name: value for name, value in os.environ.items() if name != "KVSAN_SPOOL"}  # a wrapper's around this one
+    cwd = os.getcwd()
+    return Options.from_environment(environ, cwd).updated_from_flags(args, cwd)
+
+
+def _check(options: Options) -> None:
+    """Refuses now what would fail at the end, after the server has run for hours."""
+    from kvsan.policy import read_suppressions
+
+    if options.suppress:
+        read_suppressions(options.suppress)
+    for file in (*options.report, *filter(None, [options.record])):
+        folder = os.path.dirname(file)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise OptionError(f"{file} cannot be written: {folder} is missing or not writable")
+        if os.path.isdir(file):
+            raise OptionError(f"{file} cannot be written: it is a folder")
+    for file in options.report:
+        if os.path.splitext(file)[1].lower() in _LATER:
+            raise OptionError(f"{file}: this format is not there yet; use .json, or another ending for text")
+
+
+def _make_spool(options: Options) -> tuple[str, bool]:
+    """The spool folder, and whether it goes when the report is out."""
+    from kvsan.spool import make_spool
+
+    if options.spool is None:
+        return make_spool(), True
+    try:
+        os.makedirs(options.spool, mode=0o700, exist_ok=True)
+        check_private(options.spool)
+    except OSError as error:
+        raise OptionError(str(error)) from error
+    return options.spool, False
+
+
+def _run(command: Sequence[str], options: Options) -> int:
+    from kvsan.fallback import write_site
+    from kvsan.inherit import with_site
+    from kvsan.process_tree import ProcessTree
+    from kvsan.supervise import Supervisor
+
+    spool = options.spool
+    assert spool is not None
+    write_site(spool)
+    environment = {**os.environ, **options.to_environment()}
+    environment["PYTHONPATH"] = with_site(os.environ.get("PYTHONPATH"), spool)
+    supervisor = Supervisor(command, environment)
+    tree = ProcessTree(supervisor.child.pid, spool)
+
+    def look() -> bool:
+        tree.look()
+        return tree.news
+
+    try:
+        child = supervisor.wait(look)
+        supervisor.linger(LINGER_SECONDS, lambda: not tree.running())
+    finally:
+        supervisor.restore()
+    report = _collect(spool, tree, child)
+    found = bool(report.findings) and not options.keep_exitcode
+    status = options.error_exitcode if found else child.exit_status()
+    _publish(report, options, status)
+    return status
+
+
+def _collect(spool: str, tree: ProcessTree, child: Child) -> Report:
+    """The report of the whole tree, with what a person must know of its processes."""
+    from kvsan.spool import read_spool
+
+    running = tree.running()
+    report = read_spool(spool, running)
+    notes = [child.sentence(), *report.notes, *tree.missed()]
+    if running:
+        left = ", ".join(map(str, sorted(running)))
+        notes.append(f"Still running when this report was made, with findings that are not in it: pid {left}.")
+    if not report.processes and len(notes) == 1:
+        notes.append("No Python process was seen in the command's tree, so that there was nothing to enter.")
+    return replace(report, notes=tuple(notes))
+
+
+def _publish(report: Report, options: Options, status: int) -> None:
+    """Writes the report's files, then the report to standard error; what fails is said, and the rest still written."""
+    from kvsan.reporters import json_report, terminal
+
+    failures: list[Failure] = []
+    for file in options.report:
+        try:
+            if file.lower().endswith(".json"):
+                Path(file).write_text(json_report.render(report, exit_status=status), encoding="utf-8")
+            else:
+                with open(file, "w", encoding="utf-8") as stream:
+                    terminal.render(report, _file_console(stream, options), exit_status=status)
+        except Exception as error:
+            cost = f"{file} is missing or incomplete; the report stands on standard error"
+            failures.append(Failure("writing the report", f"{type(error).__name__}: {error}", cost, os.getpid()))
+    report = replace(report, failures=(*report.failures, *failures))
+    with contextlib.suppress(BrokenPipeError):  # nobody reads it; the exit status still counts
+        try:
+            terminal.render(report, _console(options), exit_status=status)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            _plain(report, error)
+        sys.stderr.flush()
+
+
+def _plain(report: Report, error: Exception) -> None:
+    """The findings without the terminal reporter, which failed."""
+    from kvsan.policy import headline
+
+    print(f"kvsan: the report cannot be shown as it should: {type(error).__name__}: {error}", file=sys.stderr)
+    for finding in report.findings:
+        print(headline(finding), file=sys.stderr)
+
+
+def _console(options: Options) -> Console:
+    from rich.console import Console
+
+    from kvsan.reporters.terminal import PIPE_WIDTH
+
+    colored = {"always": True, "never": False}.get(options.color)
+    width = options.width or (None if sys.stderr.isatty() else PIPE_WIDTH)
+    return Console(
+        file=sys.stderr, width=width, force_terminal=True if colored else None, no_color=colored is False or None,
+        highlight=False, markup=False, emoji=False,
+    )  # fmt: skip
+
+
+def _file_console(stream: object, options: Options) -> Console:
+    from rich.console import Console
+
+    from kvsan.reporters.terminal import PIPE_WIDTH
+
+    return Console(
+        file=stream, width=options.width or PIPE_WIDTH, force_terminal=False, color_system=None,
+        highlight=False, markup=False, emoji=False,
+    )  # type: ignore[arg-type]  # fmt: skip

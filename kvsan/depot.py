@@ -1,0 +1,74 @@
+"""The stack depot: every distinct stack once, rendered only when a report asks for it.
+
+A stack is kept as code objects and bytecode offsets; line numbers are worked out on demand. The lookup key holds the ids of
+the code objects, which stay unique because the depot keeps every code object of a stored stack alive.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+
+from .encoding import STACK_MASK
+from .findings import Frame
+
+
+class StackDepot:
+    """Interns stacks; id 0 is "no stack". `depth` is the number of frames kept."""
+
+    def __init__(self, depth: int = 12) -> None:
+        self.depth = depth
+        self._ids: dict[tuple[int, ...], int] = {}
+        self._stacks: list[tuple[tuple[CodeType, int], ...]] = [()]
+
+    def capture(self, skip: int = 1) -> int:
+        """The id of the caller's stack, leaving out the `skip` innermost frames."""
+        key: list[int] = []
+        depth = self.depth
+        if depth <= 0:
+            return 0
+        try:
+            frame: FrameType | None = sys._getframe(skip + 1)
+        except ValueError:
+            return 0
+        start = frame
+        while frame is not None and depth:
+            key.append(id(frame.f_code))
+            key.append(frame.f_lasti)
+            frame = frame.f_back
+            depth -= 1
+        known = self._ids.get(tuple(key))
+        return known if known is not None else self._store(tuple(key), start)
+
+    def _store(self, key: tuple[int, ...], frame: FrameType | None) -> int:
+        number = len(self._stacks)
+        if number > STACK_MASK:  # a million distinct stacks: later ones are not told apart
+            return 0
+        stack = []
+        for _ in range(len(key) // 2):
+            assert frame is not None
+            stack.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        self._stacks.append(tuple(stack))
+        self._ids[key] = number
+        return number
+
+    def frames(self, number: int) -> tuple[Frame, ...]:
+        """The frames of a stack, innermost first."""
+        if not 0 <= number < len(self._stacks):
+            return ()
+        return tuple(
+            Frame(code.co_filename, _line(code, offset), _qualified_name(code)) for code, offset in self._stacks[number]
+        )
+
+
+def _line(code: CodeType, offset: int) -> int:
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= offset < end:
+            return number if number is not None else line
+    return line
+
+
+def _qualified_name(code: CodeType) -> str:
+    return getattr(code, "co_qualname", code.co_name)

@@ -1,0 +1,121 @@
+"""Who holds slots: requests, sessions, prefetches and cache nodes, by name and by the id that shadow words carry."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from .encoding import HOLDER_SHIFT, MAX_HOLDER
+from .errors import EventError
+from .events import KvRecord, Slots
+
+IDLE_HOLDERS = 65_536  # holders kept that hold nothing and never ended
+
+
+@dataclass(slots=True)
+class Share:
+    """Slots of nodes that an owner shares, with the keys (generation, held) that they had then."""
+
+    slots: Slots
+    keys: Slots
+
+
+@dataclass(slots=True, eq=False)
+class Holder:
+    """One owner. `held` counts its slots by pool number; `over_at` is its last finish, abort or retraction."""
+
+    number: int
+    name: str
+    held: dict[int, int] = field(default_factory=dict)
+    shares: dict[int, list[Share]] = field(default_factory=dict)
+    state: str = "live"  # live, finished, aborted, retracted, ended
+    over_at: int = -1
+    ended_at: int = -1
+    record: KvRecord | None = None
+    remapped: int = 0  # grows when a slot that the holder's rows map is given back
+
+    @property
+    def bits(self) -> int:
+        """The holder id at its place in a tenancy word."""
+        return self.number << HOLDER_SHIFT
+
+    @property
+    def is_node(self) -> bool:
+        """Cache nodes hold what they inserted, and what `tree:NODE` allocated."""
+        return self.name.startswith("tree:")
+
+    @property
+    def is_session(self) -> bool:
+        """Sessions may hold slots while the engine is idle."""
+        return self.name.startswith("session:")
+
+    @property
+    def live(self) -> bool:
+        """Not finished, aborted or retracted: its captured slots must stay."""
+        return self.state == "live"
+
+    def count(self, pool: int, change: int) -> None:
+        """The holder now holds `change` more slots of the pool."""
+        left = self.held.get(pool, 0) + change
+        if left > 0:
+            self.held[pool] = left
+        else:
+            self.held.pop(pool, None)
+
+
+class Holders:
+    """All living holders, by name and by id."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Holder] = {}
+        self._by_number: dict[int, Holder] = {}
+        self._next = 1
+        self._returned: deque[int] = deque()
+
+    def find(self, name: str | None) -> Holder | None:
+        """The holder of that name, if there is one."""
+        return self._by_name.get(name) if name is not None else None
+
+    def get(self, name: str) -> Holder:
+        """The holder of that name, made if need be."""
+        holder = self._by_name.get(name)
+        if holder is None:
+            if self._next <= MAX_HOLDER:
+                number, self._next = self._next, self._next + 1
+            elif self._returned:
+                number = self._returned.popleft()
+            else:
+                raise EventError("more than 2**30 owners are alive at once")
+            holder = Holder(number, name)
+            self._by_name[name] = holder
+            self._by_number[number] = holder
+            if len(self._by_name) > IDLE_HOLDERS and number % 1024 == 0:
+                self._trim()
+        return holder
+
+    def of(self, number: int) -> Holder | None:
+        """The holder with that id; None for 0, "not known"."""
+        return self._by_number.get(number)
+
+    def name(self, number: int) -> str | None:
+        """The name behind an id; None if it is not known."""
+        holder = self._by_number.get(number)
+        return holder.name if holder is not None else None
+
+    def all(self) -> list[Holder]:
+        """Every living holder, oldest first."""
+        return list(self._by_name.values())
+
+    def retire(self, holder: Holder) -> None:
+        """Forgets a holder that is gone, unless it still holds or shares something."""
+        if holder.held or holder.shares or self._by_name.get(holder.name) is not holder:
+            return
+        del self._by_name[holder.name]
+        del self._by_number[holder.number]
+        self._returned.append(holder.number)
+
+    def _trim(self) -> None:
+        """Engines that never say `req_end` must not make this grow: the oldest that hold nothing go."""
+        for holder in self.all()[: len(self._by_name) - IDLE_HOLDERS]:
+            if not holder.is_node:
+                self.retire(holder)

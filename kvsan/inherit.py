@@ -1,0 +1,112 @@
+"""Keeps kvsan's variables in the environment of child processes, also where an entered parent cleans it.
+
+Patches the few functions through which Python starts programs. A child whose environment says `KVSAN=0` is left alone.
+No audit hook: one could never be taken away again, and it would be called for every `sys._getframe`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+NAMES = ("KVSAN", "KVSAN_OPTIONS", "KVSAN_SPOOL")
+
+Environment = dict[str, str]
+
+
+def site_folder(spool: str) -> str:
+    """The folder in the spool that goes to the front of PYTHONPATH, for interpreters where kvsan is not installed."""
+    return os.path.join(spool, "site")
+
+
+def with_site(pythonpath: str | None, spool: str) -> str:
+    """A PYTHONPATH that begins with the spool's site folder."""
+    parts = [part for part in (pythonpath or "").split(os.pathsep) if part]
+    folder = site_folder(spool)
+    return os.pathsep.join([folder, *(part for part in parts if part != folder)])
+
+
+def install(variables: Environment) -> None:
+    """Patches os and _posixsubprocess, once in a process; children get the variables that their environment lacks."""
+    _patch(os, "execv", lambda call: _exec(call, os.execve, variables))
+    _patch(os, "execve", lambda call: _with_environment(call, 2, variables))
+    for name in ("posix_spawn", "posix_spawnp"):
+        if hasattr(os, name):
+            _patch(os, name, lambda call: _with_environment(call, 2, variables))
+    try:
+        import _posixsubprocess
+    except ImportError:
+        return
+    _patch(_posixsubprocess, "fork_exec", lambda call: _with_list(call, 5, variables))
+    subprocess = sys.modules.get("subprocess")
+    if subprocess is not None and hasattr(subprocess, "_fork_exec"):
+        subprocess._fork_exec = _posixsubprocess.fork_exec
+
+
+def completed(env: Mapping[Any, Any], variables: Environment) -> Mapping[Any, Any]:
+    """The environment itself when it has what it needs or declines, else a copy with the variables added."""
+    present = {os.fsdecode(key): value for key, value in env.items() if os.fsdecode(key) in (*NAMES, "PYTHONPATH")}
+    if all(name in present for name in NAMES) or os.fsdecode(present.get("KVSAN", "1")) == "0":
+        return env
+    copy = {key: value for key, value in env.items() if os.fsdecode(key) not in (*NAMES, "PYTHONPATH")}
+    pythonpath = os.fsdecode(present["PYTHONPATH"]) if "PYTHONPATH" in present else None
+    copy.update(variables, PYTHONPATH=with_site(pythonpath, variables["KVSAN_SPOOL"]))
+    return copy
+
+
+def _patch(module: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(module, name)
+    if getattr(original, "_kvsan", False):
+        return
+    replacement: Any = make(original)
+    replacement._kvsan = True
+    replacement.__name__ = replacement.__qualname__ = name
+    replacement.__doc__ = original.__doc__
+    setattr(module, name, replacement)
+
+
+def _with_environment(call: Callable[..., Any], place: int, variables: Environment) -> Callable[..., Any]:
+    """A function that takes the environment as a mapping, at that place or as the argument `env`."""
+
+    def start(*args: Any, **rest: Any) -> Any:
+        try:
+            if len(args) > place:
+                args = (*args[:place], completed(args[place], variables), *args[place + 1 :])
+            elif "env" in rest:
+                rest["env"] = completed(rest["env"], variables)
+        except Exception:
+            pass  # not an environment: let the real function complain
+        return call(*args, **rest)
+
+    return start
+
+
+def _with_list(call: Callable[..., Any], place: int, variables: Environment) -> Callable[..., Any]:
+    """fork_exec takes a list of b"NAME=value", or None for the environment of the process."""
+
+    def start(*args: Any) -> Any:
+        try:
+            given = args[place]
+            env = dict(os.environb) if given is None else dict(item.split(b"=", 1) for item in given)
+            full = completed(env, variables)
+            if full is not env:
+                items = [os.fsencode(key) + b"=" + os.fsencode(value) for key, value in full.items()]
+                args = (*args[:place], items, *args[place + 1 :])
+        except Exception:
+            pass
+        return call(*args)
+
+    return start
+
+
+def _exec(call: Callable[..., Any], with_env: Callable[..., Any], variables: Environment) -> Callable[..., Any]:
+    """execv passes on the environment of the process, which the program may have cleaned."""
+
+    def start(path: Any, args: Any, /) -> Any:
+        if completed(os.environ, variables) is os.environ:
+            return call(path, args)
+        return with_env(path, args, completed(os.environ, variables))
+
+    return start

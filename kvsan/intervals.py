@@ -1,0 +1,78 @@
+"""Sorted runs of cells with the epoch that last touched them: the access shadow of one row.
+
+Rows are read and written as intervals, and a batch reads the cells before the one that is being written, so a few runs say
+it all. Runs next to each other merge only once they are *settled* (ordered before everything that can still come): then no
+later comparison can tell their epochs apart.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+WHOLE = 1 << 62
+"""The end of an access to a whole row."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Cells [begin, end), last touched by the agent at event `at`."""
+
+    begin: int
+    end: int
+    agent: int
+    at: int
+
+
+class Runs:
+    """Runs sorted by `begin`, never overlapping."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def _first(self, begin: int) -> int:
+        """The position of the first run that ends after `begin`."""
+        position = bisect_right(self._runs, begin, key=lambda run: run.begin)
+        if position and self._runs[position - 1].end > begin:
+            position -= 1
+        return position
+
+    def touching(self, begin: int, end: int) -> list[Run]:
+        """The runs that share a cell with [begin, end)."""
+        found = []
+        for run in self._runs[self._first(begin) :]:
+            if run.begin >= end:
+                break
+            found.append(run)
+        return found
+
+    def overlay(self, begin: int, end: int, agent: int, at: int, settled: int) -> None:
+        """The access (agent, at) is now the last one to [begin, end); `settled` is the agent's settled index."""
+        runs = self._runs
+        first = self._first(begin)
+        last = first
+        fresh = [Run(begin, end, agent, at)]
+        while last < len(runs) and runs[last].begin < end:
+            old = runs[last]
+            if old.begin < begin:
+                fresh.insert(0, Run(old.begin, begin, old.agent, old.at))
+            if old.end > end:
+                fresh.append(Run(end, old.end, old.agent, old.at))
+            last += 1
+        runs[first:last] = fresh
+        while first >= 2 and self._merge(first - 2, agent, settled):
+            first -= 1
+
+    def _merge(self, position: int, agent: int, settled: int) -> bool:
+        left, right = self._runs[position], self._runs[position + 1]
+        if left.end != right.begin or left.agent != agent or right.agent != agent:
+            return False
+        if left.at > settled or right.at > settled:
+            return False
+        self._runs[position : position + 2] = [Run(left.begin, right.end, agent, max(left.at, right.at))]
+        return True

@@ -1,0 +1,298 @@
+"""Puts a violation into words and evidence: the two accesses, where the slot comes from, its neighbourhood, why, what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from .encoding import HOLDER_MASK, STACK_BITS, STACK_MASK, generation, holder
+from .events import Event
+from .findings import Access, Finding, Frame, Held, Joined, SlotMap
+from .shadow import PoolShadow
+from .state import State
+from .verdicts import Violation
+
+Frames = Callable[[int], tuple[Frame, ...]]
+
+SHOWN_SLOTS = 4096  # slots kept in one finding
+NEIGHBOURHOOD = 24  # slots of the map on either side
+HISTORY = 8  # transitions shown
+
+WORDS = {
+    "alloc": "allocated", "own": "named", "give": "given", "free": "freed", "insert": "inserted", "attach": "shared",
+    "evict": "evicted", "split": "split off", "reuse": "reused", "row_write": "write", "xfer_begin": "transfer",
+    "capture": "read", "launch": "read", "req_end": "end",
+}  # fmt: skip
+
+TRANSITIONS = frozenset({"alloc", "own", "give", "free", "insert", "attach", "evict", "split"})
+
+
+def no_frames(stack: int) -> tuple[Frame, ...]:
+    """Frames where there are none: traces carry sites."""
+    return ()
+
+
+def with_joined(finding: Finding, joined: Iterable[Joined]) -> Finding:
+    """The finding with the violations that joined it."""
+    return dataclasses.replace(finding, joined=tuple(joined))
+
+
+class Narrator:
+    """Makes findings from violations."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+
+    def __call__(self, state: State, event: Event, violation: Violation) -> Finding:
+        """The finding of a violation at this event."""
+        pool = violation.pool
+        slots = tuple(violation.slots[:SHOWN_SLOTS].tolist())
+        first = slots[0] if slots else None
+        word = int(pool.tenancy[first]) if pool is not None and first is not None and 0 <= first < pool.size else 0
+        present = self.access(state, event, state.history.step, pool, slots, violation.cells)
+        if violation.kind == "race":
+            present = dataclasses.replace(present, what=_doing(event))
+        earlier = self._earlier(state, violation, pool, slots)
+        token = _token(violation, present, earlier)
+        return Finding(
+            kind=violation.kind,
+            at=event.at,
+            object=_object(violation, pool, first),
+            pool=pool.name if pool is not None else None,
+            slots=slots,
+            owner=violation.owner or event.owner,
+            holder=state.holders.name(holder(word)) if word & HOLDER_MASK else None,
+            node=violation.node,
+            present=present,
+            earlier=earlier,
+            provenance=self._provenance(state, pool, first, event.at) if pool is not None and first is not None else (),
+            generation=generation(word) if word else None,
+            held=self._held(state, violation) if violation.kind == "leak" else (),
+            slot_map=_slot_map(state, pool, slots) if pool is not None and first is not None else None,
+            why=_why(state, event, violation, earlier),
+            missing=_missing(present, earlier) if violation.kind == "race" else "",
+            token=token,
+            extra={key: str(value) for key, value in violation.detail.items()},
+        )
+
+    def access(
+        self,
+        state: State,
+        event: Event,
+        step: int,
+        pool: PoolShadow | None,
+        slots: tuple[int, ...],
+        cells: tuple[int, int] | None = None,
+    ) -> Access:
+        """An event as findings cite it."""
+        fields: Any = event
+        named = getattr(event, "pool", None)
+        if cells is None and event.op == "row_write":
+            cells = (fields.pos, fields.pos + int(fields.slots.size))
+        elif cells is None and event.op == "capture":
+            cells = (fields.start, fields.upto)
+        batch = getattr(event, "batch", None)
+        if batch is None and event.op == "row_write" and event.extra:
+            batch = event.extra.get("batch")
+        note = f"to {fields.to}" if event.op == "give" else ""
+        return Access(
+            what=WORDS.get(event.op, event.op),
+            at=event.at,
+            agent=event.agent,
+            owner=event.owner,
+            pool=pool.name if pool is not None else named,
+            slots=slots,
+            cells=cells,
+            batch=str(batch) if batch is not None else None,
+            node=getattr(event, "node", None),
+            step=step,
+            time_ns=event.time_ns,
+            stack=self._frames(event.stack),
+            site=event.site,
+            note=note,
+        )
+
+    def _earlier(
+        self, state: State, violation: Violation, pool: PoolShadow | None, slots: tuple[int, ...]
+    ) -> Access | None:
+        """The event that the present one collides with; for a slot that is used or freed too late, its last free."""
+        at = violation.earlier
+        if at is None:
+            if violation.kind not in ("double_free", "page_double_free", "use_after_free", "double_alloc", "invalid_free",
+                                      "stale_row", "alias") or pool is None or not slots:  # fmt: skip
+                return None
+            if not 0 <= slots[0] < pool.size:
+                return None
+            word = int(pool.origin[slots[0]])
+            if not word:
+                return None
+            at = word >> STACK_BITS
+            if state.history.find(at) is None:
+                return Access(what="last transition", at=at, pool=pool.name, slots=slots[:1],
+                              stack=self._frames(word & STACK_MASK))  # fmt: skip
+        found = state.history.find(at)
+        what = violation.detail.get("earlier", "")
+        if found is None:
+            agent = state.clocks.names[violation.earlier_agent] if violation.earlier_agent is not None else "host"
+            return Access(what=what or "access", at=at, agent=agent, note="its event is no longer kept")
+        event, step = found
+        access = self.access(state, event, step, pool, slots)
+        if what:
+            access = dataclasses.replace(access, what=what)
+        if access.batch is not None and violation.kind in ("race", "stale_capture"):
+            batch = state.batches.find(access.batch)
+            if batch is not None and batch.outstanding(state.clocks):
+                access = dataclasses.replace(access, note="in flight" if batch.launches else "not launched yet")
+        return access
+
+    def _provenance(self, state: State, pool: PoolShadow, slot: int, present: int) -> tuple[Access, ...]:
+        """The slot's last transitions, oldest first, as far as they are kept."""
+        found: list[Access] = []
+        page = slot // pool.page
+        for event, step in state.history.backwards():
+            if event.op not in TRANSITIONS or event.at == present or getattr(event, "pool", None) != pool.name:
+                continue
+            slots = getattr(event, "slots", None)
+            if slots is None or not np.count_nonzero(slots // pool.page == page):
+                continue
+            access = self.access(state, event, step, pool, (slot,))
+            if event.op == "free" and event.owner is not None:
+                owner = state.holders.find(event.owner)
+                if owner is not None and owner.over_at < event.at and owner.live:
+                    access = dataclasses.replace(access, note="not finished")
+            found.append(access)
+            if len(found) == HISTORY:
+                break
+        if not any(access.what == "allocated" for access in found) and 0 <= slot < pool.size:
+            word = int(pool.origin[slot])
+            if word and all(access.at != word >> STACK_BITS for access in found):
+                found.append(
+                    Access(what="last alloc or free", at=word >> STACK_BITS, pool=pool.name, slots=(slot,),
+                           stack=self._frames(word & STACK_MASK), note="older than the events kept")
+                )  # fmt: skip
+        return tuple(reversed(found))
+
+    def _held(self, state: State, violation: Violation) -> tuple[Held, ...]:
+        """What leaks, by pool and allocation."""
+        result = []
+        for pool, slots in violation.places():
+            origins = pool.origin[slots]
+            for word in np.unique(origins).tolist():
+                some = slots[origins == word]
+                at = word >> STACK_BITS
+                found = state.history.find(at)
+                if found is not None:
+                    allocated = self.access(state, found[0], found[1], pool, tuple(some[:1].tolist()))
+                else:
+                    allocated = Access(what="allocated", at=at, pool=pool.name, slots=tuple(some[:1].tolist()),
+                                       stack=self._frames(word & STACK_MASK))  # fmt: skip
+                through = "held through the row" if pool.cells is not None and pool.cells[some].any() else ""
+                result.append(
+                    Held(pool.name, tuple(some[:SHOWN_SLOTS].tolist()), int(some.size), pool.size, allocated, through)
+                )
+        return tuple(result)
+
+
+def _object(violation: Violation, pool: PoolShadow | None, slot: int | None) -> str:
+    if violation.node is not None and violation.kind in ("lock_leak", "lock_underflow", "evict_locked", "namespace_mixup"):
+        return f"node:{violation.node}"
+    if pool is not None and slot is not None:
+        if violation.kind == "page_double_free":
+            return f"{pool.name}:page{slot // pool.page}"
+        return f"{pool.name}:{slot}"
+    if violation.kind == "count_mismatch" and pool is not None:
+        return pool.name
+    return f"owner:{violation.owner}"
+
+
+def _site(access: Access | None) -> str:
+    if access is None:
+        return "?"
+    if access.stack:
+        frame = access.stack[0]
+        module = frame.file.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".py")
+        return f"{module}.{frame.function.rsplit('.', 1)[-1]}"
+    return access.site or f"{access.agent}.{access.what}"
+
+
+def _token(violation: Violation, present: Access, earlier: Access | None) -> str:
+    """Equal for findings of one kind at one pair of sites."""
+    parts = [violation.kind, _site(present)]
+    if earlier is not None:
+        parts.append(_site(earlier))
+    elif violation.pool is not None:
+        parts.append(violation.pool.name)
+    return ":".join(parts)
+
+
+def _doing(event: Event) -> str:
+    if event.op == "xfer_begin":
+        return str(getattr(event, "access", "read"))
+    return "write" if event.op in ("row_write", "write") else "read"
+
+
+def _slot_map(state: State, pool: PoolShadow, slots: tuple[int, ...]) -> SlotMap | None:
+    """The letters around the first slot; a map says who is next to it at a glance."""
+    if not slots or not 0 <= slots[0] < pool.size:
+        return None
+    first = max(0, min(slots[0] - NEIGHBOURHOOD, pool.size - 2 * NEIGHBOURHOOD - 1))
+    last = min(pool.size, first + 2 * NEIGHBOURHOOD + 1)
+    letters = list(pool.states(first, last))
+    for capture in state.batches.readers(pool):
+        if capture.batch.outstanding(state.clocks):
+            read = [capture.row.number] if capture.table is pool else []
+            if capture.into is pool:
+                read += capture.slots.tolist()
+            for slot in read:
+                if first <= slot < last and letters[slot - first] != "#":
+                    letters[slot - first] = "r"
+    for slot in slots:
+        if first <= slot < last:
+            letters[slot - first] = "!"
+    return SlotMap(pool.name, first, "".join(letters))
+
+
+def _missing(present: Access, earlier: Access | None) -> str:
+    """Which order would have made a race none."""
+    if earlier is None:
+        return ""
+    if earlier.agent == present.agent:
+        return ""
+    return (
+        f"nothing makes {present.agent} wait for {earlier.agent}: between event {earlier.at} and event {present.at} there "
+        f"is no record on {earlier.agent} that {present.agent}, or the host thread that issues its work, waits for"
+    )
+
+
+def _why(state: State, event: Event, violation: Violation, earlier: Access | None) -> str:
+    """One or two sentences about this case; what the kind means in general is the reporter's to say."""
+    kind, owner = violation.kind, violation.owner or event.owner
+    detail = violation.detail
+    if kind == "race" and earlier is not None:
+        who = f'"{owner}"' if owner else "somebody unknown"
+        other = f'"{earlier.owner}"' if earlier.owner else "somebody unknown"
+        batch = f" (batch {earlier.batch})" if earlier.batch else ""
+        return (
+            f"{who} {'writes' if _doing(event) == 'write' else 'reads'} what {other}{batch} may still be "
+            f"{'reading' if detail.get('earlier') == 'read' else 'writing'}. Whether tokens go wrong depends on timing; "
+            f"the fault does not."
+        )
+    if kind == "leak":
+        ended = detail.get("ended", "")
+        if ended == "pending":
+            return "The engine is idle, and these slots were freed inside a group that was never flushed."
+        if ended == "no owner":
+            return "The engine is idle, and nobody is known to hold these slots."
+        if event.op == "idle":
+            return f'The engine is idle, and "{owner}", which never ended, still holds slots.'
+        how = {"abort": " by abort", "finish": " after it finished"}.get(ended, "")
+        return f'"{owner}" ended{how} and still holds slots: the path that ended it does not give them back.'
+    if kind == "stale_capture":
+        return (
+            f'Batch {detail.get("batch")} of "{owner}" captured these slots through row {detail.get("row")} and is not done; '
+            f"the request is not over, so its next steps will read other slots than this one."
+        )
+    return "; ".join(f"{key}: {value}" for key, value in detail.items())

@@ -1,0 +1,1 @@
+"""Reporters: pure functions of a report. `terminal` and `json_report` each have a `render`."""

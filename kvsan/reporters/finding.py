@@ -1,0 +1,261 @@
+"""One finding on the terminal, always in the same order.
+
+title -> the two sites and the process -> present access -> earlier access -> holdings (leaks) -> where the slot comes
+from -> its neighbourhood -> WHY and ADD -> what follows from it -> SUMMARY -> DEDUP -> REPLAY
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from rich.cells import cell_len
+
+from kvsan.explain import hint_text, references, why_text
+from kvsan.findings import KINDS, Access, Finding
+from kvsan.reporters import leaks, slotmap
+from kvsan.reporters.escape import PROSE_LIMIT, quoted, shell_word, visible
+from kvsan.reporters.page import BODY, Column, Page, Piece
+from kvsan.reporters.phrases import agent_phrase, joiner, owner_phrase, owner_short, past, phrase, verb
+from kvsan.reporters.places import Places
+from kvsan.reporters.text import GLUE, grouped, plural
+
+_EVENT = re.compile(r"\bevent (\d{1,18})\b")
+_META_COLUMN = 50
+_HISTORY_HEAD, _HISTORY_TAIL = 3, 12
+_JOINED_MOST = 8
+_EXTRA_MOST = 20
+
+
+def draw(page: Page, finding: Finding, places: Places, number: int, of: int) -> None:
+    """The whole finding, with its number among all of them."""
+    _title(page, finding, places, f"{grouped(number)} of {grouped(of)}")
+    _process(page, finding, places)
+    page.blank()
+    if finding.present is not None:
+        _access(page, finding.present, finding, places)
+    if finding.earlier is not None:
+        page.blank()
+        page.line((f" {phrase(finding.kind).relation}", "bold yellow"))
+        page.blank()
+        _access(page, finding.earlier, finding, places)
+    if finding.held:
+        page.blank()
+        page.paragraph(leaks.sentence(finding), indent=1)
+        page.blank()
+        leaks.holdings(page, finding, places)
+    page.blank()
+    _history(page, finding, places)
+    if finding.slot_map is not None:
+        page.blank()
+        slotmap.draw(page, finding.slot_map, places)
+    page.blank()
+    _reasons(page, finding)
+    _joined(page, finding, places)
+    page.blank()
+    _end(page, finding, places)
+
+
+def _headline(finding: Finding, places: Places) -> str:
+    of = phrase(finding.kind).of
+    return f"{of} {leaks.lost(finding.held, places) if finding.held else places.object(finding)}"
+
+
+def _title(page: Page, finding: Finding, places: Places, number: str) -> None:
+    label = visible(phrase(finding.kind).label)
+    if finding.severity != "error":
+        label += f" ({visible(finding.severity)})"
+    headline = f"kvsan: {label} {_headline(finding, places)}"
+    fill = page.width - cell_len(headline) - cell_len(number) - 10
+    if fill > 0:
+        page.line(("━━━ ", "red"), (headline, "bold red"), (f" {'━' * fill} ", "red"), number, (" ━━━", "red"))
+        return
+    page.line(("━" * (page.width - cell_len(number) - 5) + " ", "red"), number, (" ━━━", "red"))
+    page.paragraph(headline, indent=1, style="bold red")
+
+
+def _process(page: Page, finding: Finding, places: Places) -> None:
+    """The two sites, and which process, step and rank it happened in."""
+    present, earlier = places.short_site(finding.present), places.short_site(finding.earlier)
+    between = phrase(finding.kind).between
+    left = f" {present}  {between}  {earlier}" if present and earlier else f" {present or earlier}"
+    if present and present == earlier:
+        left = f" {present}, both times"
+    parts = []
+    if finding.pid is not None:
+        name = f" {quoted(finding.process)}" if finding.process else ""
+        parts.append(f"pid {finding.pid}{name}")
+    elif finding.process:
+        parts.append(f"process {quoted(finding.process)}")
+    elif finding.file:
+        parts.append(f"trace {places.path(finding.file)}")
+    if finding.present is not None and finding.present.step is not None:
+        parts.append(f"step {grouped(finding.present.step)}")
+    if finding.rank is not None:
+        parts.append(f"rank {finding.rank}")
+    right = _facts(parts)
+    if present or earlier:
+        page.sides([(left, "bold")], right, column=_META_COLUMN)
+    elif right:
+        page.paragraph(right, indent=1, style="dim")
+
+
+def _access(page: Page, access: Access, finding: Finding, places: Places) -> None:
+    """` WRITE  cells [0, 128) by request "b7"   stream schedule · batch 12 · event 3 412`, then its stack."""
+    where = _where(access, finding, places)
+    who = owner_phrase(access.owner) if access.owner is not None else ""
+    if where and who:
+        who = f" {joiner(access.what)} {who}".replace("  ", " ")
+    node = f"node {quoted(access.node)}" if access.node is not None else ""
+    if node and not where:
+        where, node = f"{node} " if who and not joiner(access.what) else node, ""
+        who = f" {joiner(access.what)} {who}" if who else ""
+    left: list[Piece] = [(f" {verb(access.what):<6} ", "bold"), (f"{where}{who}", "")]
+    batch = f"batch {visible(access.batch, 40)}" if access.batch is not None else ""
+    note = visible(access.note)
+    if batch and note:
+        batch, note = f"{batch} ({note})", ""
+    step = ""
+    if access is finding.earlier and access.step is not None:
+        step = f"step {grouped(access.step)}"
+    event = f"event {grouped(access.at)}" if access.at >= 0 else ""
+    parts = [agent_phrase(access.agent), node, batch, step, event, note]
+    page.sides(left, _facts(parts), column=_META_COLUMN)
+    _stack(page, access, places)
+
+
+def _facts(parts: list[str]) -> str:
+    """`host · batch 12 · event 3 412`; a short part stays together when the line is wrapped."""
+    held = [part.replace(" ", GLUE) if len(part) < 40 else part for part in parts if part]
+    return f" ·{GLUE}".join(held)
+
+
+def _glued(site: str) -> str:
+    """A site whose line and function stay together when the summary is wrapped."""
+    return site.replace(" ", GLUE) if len(site) < 60 else site
+
+
+def _where(access: Access, finding: Finding, places: Places) -> str:
+    pool = access.pool or finding.pool
+    if access.cells is not None:
+        cells = f"cells [{access.cells[0]}, {access.cells[1]})"
+        same = pool == finding.pool and (not access.slots or access.slots[:1] == finding.slots[:1])
+        return cells if same or pool is None else f"{places.slots(pool, access.slots)} {cells}"
+    return places.slots(pool, access.slots) if pool is not None and (access.slots or access.pool) else ""
+
+
+def _stack(page: Page, access: Access, places: Places) -> None:
+    """Innermost frame first: file and line, function; the function below where the width does not hold both."""
+    if not access.stack:
+        if access.site:
+            page.paragraph(f"at {places.site(access)}", style="dim")
+        return
+    frames = [(places.frame(frame), visible(frame.function)) for frame in access.stack]
+    page.table((Column("site"), Column("function")), frames, heads=False)
+
+
+def _history(page: Page, finding: Finding, places: Places) -> None:
+    """Where the slot comes from: its generation, who holds it, and one line for each of its transitions."""
+    if not finding.provenance and finding.generation is None and finding.holder is None:
+        return
+    facts = []
+    if finding.generation is not None:
+        begun = sum(step.what == "alloc" for step in finding.provenance)
+        first = max(finding.generation - begun + 1, 0)
+        facts.append(f"generation {f'{first} → ' if begun > 1 and first else ''}{finding.generation}")
+    if finding.holder is not None:
+        facts.append(f"held by {owner_phrase(finding.holder)}")
+    page.line((f" {places.heading(finding)}", "bold"), "  ", ", ".join(facts))
+    steps = finding.provenance
+    left_out = len(steps) - _HISTORY_HEAD - _HISTORY_TAIL
+    rows = [_transition(step, places) for step in steps]
+    if left_out > 1:
+        more = f"… {plural(left_out, 'transition')} not shown (the JSON report has them)"
+        rows[_HISTORY_HEAD:-_HISTORY_TAIL] = [("", more, "")]
+    page.table((Column("event"), Column("what"), Column("site")), rows, heads=False)
+
+
+def _transition(step: Access, places: Places) -> tuple[str, str, str]:
+    words = [past(visible(step.what), step.owner)]
+    if step.node is not None:
+        words.append(f"node {quoted(step.node)}")
+    if step.batch is not None:
+        words.append(f"batch {visible(step.batch, 40)}")
+    if step.agent != "host":
+        words.append(agent_phrase(step.agent))
+    if step.note:
+        words.append(visible(step.note))
+    return f"event {grouped(step.at)}" if step.at >= 0 else "", ", ".join(words), places.site(step)
+
+
+def _reasons(page: Page, finding: Finding) -> None:
+    page.paragraph(_prose(finding.why or why_text(finding.kind)), label="WHY", label_style="bold cyan")
+    if finding.missing:
+        page.paragraph(_prose(finding.missing))
+    page.paragraph(_prose(finding.hint or hint_text(finding.kind)), label="ADD", label_style="bold cyan")
+    see = [f"kvsan explain {finding.kind}"] if finding.kind in KINDS else []
+    see += references(finding.kind)[:1]
+    if see:
+        page.paragraph(f"See: {_facts(see)}", style="dim")
+    for number, (key, value) in enumerate(list(finding.extra.items())[:_EXTRA_MOST]):
+        label = "" if number else "ALSO"
+        page.paragraph(
+            f"{visible(key.replace('_', ' '), 60)}: {visible(value, PROSE_LIMIT)}", label=label, label_style="bold cyan"
+        )
+    if len(finding.extra) > _EXTRA_MOST:
+        page.paragraph(f"… {len(finding.extra) - _EXTRA_MOST} more (the JSON report has them)")
+
+
+def _prose(text: str) -> str:
+    """A detector's sentences, event indexes written as everywhere in the report."""
+    return _EVENT.sub(lambda found: f"event{GLUE}{grouped(int(found[1]))}", visible(text, PROSE_LIMIT))
+
+
+def _joined(page: Page, finding: Finding, places: Places) -> None:
+    """Later violations of the same cause, briefly."""
+    if not finding.joined:
+        return
+    said = []
+    for later in finding.joined[:_JOINED_MOST]:
+        where = f" on {places.slots(later.pool, later.slots)}" if later.pool is not None else ""
+        who = f" by {owner_short(later.owner)}" if later.owner is not None else ""
+        said.append(f"{visible(later.kind)} at event {grouped(later.at)}{where}{who}")
+    rest = Counter(visible(later.kind) for later in finding.joined[_JOINED_MOST:])
+    if rest:
+        kinds = ", ".join(f"{grouped(count)} {kind}" for kind, count in rest.items())
+        said.append(f"… and {grouped(sum(rest.values()))} more ({kinds}; the JSON report has them)")
+    verb = "follows" if len(finding.joined) == 1 else "follow"
+    page.paragraph(f"{verb} from this: {'; '.join(said)}", label="THEN", label_style="bold cyan")
+
+
+def _end(page: Page, finding: Finding, places: Places) -> None:
+    by = f" by {owner_short(finding.owner)}" if finding.held and finding.owner is not None else ""
+    subject = visible(f"{finding.kind} ") + _headline(finding, places) + by
+    page.sentence(f"SUMMARY: kvsan: {subject}{_two_sites(finding, places)}", style="bold")
+    token = visible(finding.token, PROSE_LIMIT) or f"{visible(finding.kind)}:{visible(finding.object, 120)}"
+    seen = "seen once" if finding.count == 1 else f"seen {plural(finding.count, 'time')}"
+    if page.terminal and cell_len(f"DEDUP: {token}   {seen}") > page.width:
+        page.line(("DEDUP: ", "bold"), token)
+        page.line(" " * BODY + seen)
+    else:
+        page.line(("DEDUP: ", "bold"), f"{token}   {seen}")
+    if finding.file:
+        at = f" --at {finding.at}" if finding.at >= 0 else ""
+        page.line(("REPLAY: ", "bold"), f"kvsan check {shell_word(finding.file)}{at}")
+    else:
+        page.paragraph("REPLAY: no trace was kept; kvsan run --record TRACE keeps one", indent=0, style="dim")
+
+
+def _two_sites(finding: Finding, places: Places) -> str:
+    if finding.held:
+        site = places.site(leaks.direct_first(finding.held)[0].allocated)
+        return f" ({_glued(site)})" if site else ""
+    between = phrase(finding.kind).between.replace("✕", "vs")
+    sides = []
+    for access in (finding.present, finding.earlier):
+        if access is not None:
+            said = _glued(places.site(access)) or (f"event {grouped(access.at)}" if access.at >= 0 else "")
+            sides += [said] if said else []
+    if len(sides) == 2 and sides[0] == sides[1]:
+        return f" ({sides[0]}, both times)"
+    return f" ({f' {between} '.join(sides)})" if sides else ""

@@ -1,0 +1,206 @@
+"""Rows and the batches that read them: row writes, captures, launches, and the end of a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..batches import Capture
+from ..encoding import GENERATION_MASK, HELD, NODE, RESERVED
+from ..events import Capture as CaptureEvent
+from ..events import Done, Launch, RowWrite, Slots
+from ..rows import DEAD, UNWRITTEN, Row, cell_keys
+from ..shadow import PoolShadow
+from ..state import State
+from ..verdicts import Violation
+from . import giveback
+from .accesses import row_access, slot_access, uninitialised
+
+
+def row_write(state: State, event: RowWrite) -> None:
+    """`stale_capture`, `alias`, `orphan`, `use_after_free`, `race`; the cells map the slots from here on."""
+    table = state.pool(event.pool)
+    into = state.pool(event.into)
+    table.events += 1
+    number, begin = event.row, event.pos
+    end = begin + event.slots.size
+    if not 0 <= number < table.size:
+        state.report(event, [Violation("use_after_free", table, np.array([number], np.int64))])
+        return
+    if begin == end:
+        return
+    word = table.words[number]
+    violations: list[Violation] = []
+    if not word & (HELD | RESERVED):
+        violations.append(Violation("use_after_free", table, np.array([number], np.int64)))
+    if state.watch_slots and word & HELD and not word & RESERVED:
+        violations += _map_cells(state, event, table, into, state.tables[table.name].get(number))
+    violations += row_access(state, table, number, begin, end, writes=True)
+    if table.init:
+        uninitialised(table, np.array([number], np.int64), True)
+    if violations:
+        state.report(event, violations)
+
+
+def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShadow, row: Row) -> list[Violation]:
+    """Carries out the write on the cells, and judges what it overwrites and what it maps."""
+    holder = state.holders.of((table.words[row.number] >> 10) & ((1 << 30) - 1)) or state.owner(event.owner)
+    if row.into is not None and row.into is not into:
+        giveback.bury_rows(state, table, np.array([row.number], np.int64))
+    if row.into is None:
+        row.into = into
+        row.seen = (into.remapped, holder.remapped if holder is not None else 0)
+    if row.mapper is not holder:
+        row.mapper = holder
+    slots = event.slots
+    begin = event.pos
+    end = begin + slots.size
+    inside = slots if into.exist(slots) else np.where((slots >= 0) & (slots < into.size), slots, 0)
+    words = into.tenancy[inside]
+    keys = cell_keys(words)
+    if inside is not slots:
+        keys = np.where((slots >= 0) & (slots < into.size), keys, DEAD)
+    counts, mappers = into.cell_words()
+    me = holder.number if holder is not None else 0
+    violations: list[Violation] = []
+    if me and np.count_nonzero(counts[inside]):
+        theirs = mappers[inside]
+        foreign = (counts[inside] > 0) & (theirs != me) & (theirs != 0) & ((words & (HELD | NODE)) == HELD)
+        if foreign.any():
+            other = state.holders.name(int(theirs[foreign][0]))
+            detail = {"mapped_by": other or "(unknown)"}
+            violations.append(Violation("alias", into, np.unique(slots[foreign]), detail=detail))
+    overwritten = row.slots[:0]
+    if begin < row.length:
+        violations += _stale_cells(state, row, table, slots, begin, end)
+        stop = min(end, row.length)
+        old_slots, old_keys = row.slots[begin:stop], row.keys[begin:stop]
+        alive = (into.tenancy[old_slots] & (GENERATION_MASK | HELD)) == old_keys
+        overwritten = old_slots[alive & (old_keys >= 0) & ((old_keys & HELD) != 0)]
+        giveback.forget_cells(into, old_slots, old_keys)
+        row.own_cells(begin)
+        row.sound = min(row.sound, begin)
+    row.room(end)
+    row.slots[begin:end] = slots
+    row.keys[begin:end] = keys
+    row.length = max(row.length, end)
+    held = inside[(keys & HELD != 0) & (keys >= 0)]
+    if held.size == 1:
+        counts[held[0]] += 1
+    elif held.size:
+        np.add.at(counts, held, 1)
+    mappers[held] = me
+    if overwritten.size:
+        lost = overwritten[(counts[overwritten] <= 0) & ((into.tenancy[overwritten] & (HELD | NODE)) == HELD)]
+        if lost.size:
+            cells = (begin, min(end, row.length))
+            violations.append(Violation("orphan", into, np.unique(lost), cells=cells, detail={"row": str(row.number)}))
+    return violations
+
+
+def _stale_cells(
+    state: State, row: Row, table: PoolShadow, slots: Slots, begin: int, end: int
+) -> list[Violation]:
+    """`stale_capture` by cell: a cell that an outstanding batch captured gets another slot."""
+    mapper = row.mapper.number if row.mapper is not None else 0
+    generation = table.words[row.number] & GENERATION_MASK
+    for capture in state.batches.captures(state.clocks, (mapper,)):
+        if capture.row is not row or capture.generation != generation or capture.into is None:
+            continue
+        first, last = max(begin, capture.begin), min(end, capture.begin + capture.slots.size)
+        if first >= last:
+            continue
+        captured = capture.slots[first - capture.begin : last - capture.begin]
+        changed = captured != slots[first - begin : last - begin]
+        if changed.any():
+            positions = np.flatnonzero(changed) + first
+            return [
+                Violation(
+                    "stale_capture", capture.into, np.unique(captured[changed]),
+                    owner=capture.owner.name if capture.owner else None,
+                    earlier=capture.at, earlier_agent=capture.agent,
+                    cells=(int(positions[0]), int(positions[-1]) + 1),
+                    detail={"batch": capture.batch.name, "row": str(row.number), "cell": "1"},
+                )
+            ]  # fmt: skip
+    return []
+
+
+def capture(state: State, event: CaptureEvent) -> None:
+    """`stale_row`, `use_after_free`, `race`; the batch takes the cells, and what they map must stay until it is done."""
+    table = state.pool(event.pool)
+    table.events += 1
+    batch = state.batches.touch(event.batch, state.clocks)
+    number, begin, end = event.row, event.start, event.upto
+    if not 0 <= number < table.size:
+        state.report(event, [Violation("use_after_free", table, np.array([number], np.int64))])
+        return
+    word = table.words[number]
+    row = state.table(table).get(number)
+    violations: list[Violation] = []
+    if not word & (HELD | RESERVED):
+        violations.append(Violation("use_after_free", table, np.array([number], np.int64)))
+    elif begin < end and state.watch_slots and not word & RESERVED and not row.verify(begin, end):
+        violations += _bad_cells(table, row, begin, end)
+    if begin < end:
+        violations += row_access(state, table, number, begin, end, writes=False)
+    if violations:
+        state.report(event, violations)
+    if row.into is None or not state.watch_slots:
+        return
+    stop = max(begin, min(end, row.length))
+    owner = state.owner(event.owner) or row.mapper
+    row.viewed = max(row.viewed, stop)
+    state.batches.add(
+        Capture(
+            batch, event.at, state.clocks.agent, table, row, row.into, word & GENERATION_MASK, begin, end, owner,
+            row.slots[begin:stop], row.keys[begin:stop], owner is None or owner.live,
+            row.mapper.number if row.mapper is not None else 0,
+        )
+    )  # fmt: skip
+
+
+def _bad_cells(table: PoolShadow, row: Row, begin: int, end: int) -> list[Violation]:
+    """Cells not written in this tenancy of the row, and cells whose slot has gone to another tenancy or to nobody."""
+    stop = max(begin, min(end, row.length))
+    slots, keys = row.slots[begin:stop], row.keys[begin:stop]
+    unwritten = np.flatnonzero(keys == UNWRITTEN) + begin
+    violations: list[Violation] = []
+    if unwritten.size or end > stop:
+        first = int(unwritten[0]) if unwritten.size else stop
+        last = end if end > stop else int(unwritten[-1]) + 1
+        violations.append(Violation("stale_row", table, np.array([row.number], np.int64), cells=(first, last)))
+    into = row.into
+    if into is not None and slots.size:
+        inside = (slots >= 0) & (slots < into.size)
+        words = into.tenancy[np.where(inside, slots, 0)]
+        dead = (keys != UNWRITTEN) & (~inside | ((words & (GENERATION_MASK | HELD)) != keys))
+        if dead.any():
+            positions = np.flatnonzero(dead) + begin
+            cells = (int(positions[0]), int(positions[-1]) + 1)
+            violations.append(
+                Violation("use_after_free", into, np.unique(slots[dead]), cells=cells, detail={"row": str(row.number)})
+            )
+    return violations
+
+
+def launch(state: State, event: Launch) -> None:
+    """The batch runs on the event's agent and reads the slots that it captured."""
+    batch = state.batches.touch(event.batch, state.clocks)
+    batch.launches.append((state.clocks.agent, event.at))
+    if not state.watch_data:
+        return
+    violations: list[Violation] = []
+    for into in {capture.into for capture in batch.captures if capture.into is not None}:
+        parts = [c.slots[c.keys != UNWRITTEN] for c in batch.captures if c.into is into]
+        slots = np.unique(np.concatenate(parts))
+        if slots.size:
+            into.events += 1
+            violations += slot_access(state, into, slots, writes=False)
+    state.report(event, violations)
+
+
+def done(state: State, event: Done) -> None:
+    """The host has seen the batch finish: all that named it comes before what the host thread does next."""
+    batch = state.batches.done(event.batch)
+    if batch is not None:
+        state.clocks.join_host(batch.past)

@@ -1,0 +1,157 @@
+"""From broken rules to findings: one cause gives one finding, and what follows from it joins it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .events import Event, Slots
+from .findings import KINDS, Finding, Joined
+from .shadow import PoolShadow
+
+if TYPE_CHECKING:
+    from .state import State
+
+RANK = {kind: rank for rank, kind in enumerate(KINDS)}
+
+NO_SLOTS: Slots = np.empty(0, np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class Violation:
+    """A broken rule, before anybody asked whether it has a cause of its own.
+
+    `slots` are the slots (rows) of `pool` that break it; `owner` who it concerns (for a leak: who leaks); `earlier` the
+    index of the event that it collides with; `cells` the row cells in question; `detail` what only this kind knows.
+    """
+
+    kind: str
+    pool: PoolShadow | None = None
+    slots: Slots = field(default_factory=lambda: NO_SLOTS)
+    node: str | None = None
+    owner: str | None = None
+    earlier: int | None = None
+    earlier_agent: int | None = None
+    cells: tuple[int, int] | None = None
+    held: list[tuple[PoolShadow, Slots]] = field(default_factory=list)
+    detail: dict[str, str] = field(default_factory=dict)
+
+    def places(self) -> list[tuple[PoolShadow, Slots]]:
+        """Every pool and its slots that the violation concerns."""
+        places = [(self.pool, self.slots)] if self.pool is not None and self.slots.size else []
+        return places + self.held
+
+
+Narrator = Callable[["State", Event, Violation], Finding]
+
+
+class Verdicts:
+    """Decides which violations are findings, and remembers what each finding concerns.
+
+    `on_finding` and `on_joined` are called at once; findings are also kept, with a bound on those that join them.
+    """
+
+    KEPT_JOINED = 64
+    KEPT_FINDINGS = 4096
+
+    def __init__(self, narrator: Narrator) -> None:
+        self._narrate = narrator
+        self.findings: list[Finding] = []
+        self.joined: dict[str, list[Joined]] = {}
+        self.counts: dict[str, dict[str, int]] = {}
+        self.total = 0
+        self._nodes: dict[str, Finding] = {}
+        self._owners: dict[str, Finding] = {}
+        self.on_finding: Callable[[Finding], None] = lambda finding: None
+        self.on_joined: Callable[[Finding, Joined], None] = lambda finding, joined: None
+
+    def report(self, state: State, event: Event, violations: list[Violation]) -> None:
+        """Takes the violations of one event: the earliest rule among those with a cause of their own names it, the
+        others join."""
+        fresh = []
+        for violation in sorted(violations, key=lambda v: RANK[v.kind]):
+            cause = self._cause(violation)
+            if cause is None:
+                fresh.append(violation)
+            else:
+                self._join(cause, event, violation)
+        if not fresh:
+            return
+        finding = self._narrate(state, event, fresh[0])
+        self.total += 1
+        if len(self.findings) < self.KEPT_FINDINGS:
+            self.findings.append(finding)
+        pool = finding.pool or "-"
+        kinds = self.counts.setdefault(pool, {})
+        kinds[finding.kind] = kinds.get(finding.kind, 0) + 1
+        if finding.owner is not None:
+            self._owners[finding.owner] = finding
+            if len(self._owners) > self.KEPT_FINDINGS:
+                del self._owners[next(iter(self._owners))]
+        for violation in fresh:
+            self._blame(finding, violation)
+        self.on_finding(finding)
+        for violation in fresh[1:]:
+            self._join(finding, event, violation)
+
+    def _cause(self, violation: Violation) -> Finding | None:
+        """The earlier finding that the whole violation follows from; what follows from one is taken out of it."""
+        cause: Finding | None = None
+        if violation.node is not None:
+            cause = self._nodes.get(violation.node)
+        if violation.kind in ("leak", "lock_leak") and violation.owner is not None:
+            cause = cause or self._owners.get(violation.owner)
+        if cause is not None:
+            return cause
+        if violation.kind == "count_mismatch":
+            pool = violation.pool
+            return next(iter(pool.blamed.values()), None) if pool is not None else None
+        left: list[tuple[PoolShadow, Slots]] = []
+        for pool, slots in violation.places():
+            if pool.blamed:
+                keep = [slot for slot in slots.tolist() if slot // pool.page not in pool.blamed]
+                if len(keep) < slots.size:
+                    first = next(slot for slot in slots.tolist() if slot // pool.page in pool.blamed)
+                    cause = cause or pool.blamed[first // pool.page]
+                    slots = np.array(keep, np.int64)
+            if slots.size:
+                left.append((pool, slots))
+        if cause is None or not left:
+            return cause
+        if violation.pool is not None:
+            violation.pool, violation.slots = left[0]
+            left = left[1:]
+        violation.held = left
+        return None
+
+    def _blame(self, finding: Finding, violation: Violation) -> None:
+        for pool, slots in violation.places():
+            for page in np.unique(slots // pool.page).tolist():
+                pool.blamed.setdefault(page, finding)
+        if violation.node is not None:
+            self._nodes.setdefault(violation.node, finding)
+
+    def _join(self, finding: Finding, event: Event, violation: Violation) -> None:
+        self._blame(finding, violation)
+        pool = violation.pool.name if violation.pool is not None else None
+        joined = Joined(violation.kind, event.at, pool, tuple(violation.slots.tolist()), violation.owner or event.owner)
+        kept = self.joined.setdefault(f"{finding.at}:{finding.token}", [])
+        if len(kept) < self.KEPT_JOINED:
+            kept.append(joined)
+        self.on_joined(finding, joined)
+
+    def new_tenancy(self, pool: PoolShadow, pages: Slots) -> None:
+        """A tenancy of these pages begins: what is found from here on has a cause of its own."""
+        for page in pages.tolist():
+            pool.blamed.pop(page, None)
+
+    def new_life(self, owner: str) -> None:
+        """The owner's name starts a new life."""
+        self._owners.pop(owner, None)
+
+    def new_node(self, node: str) -> None:
+        """The name stands for a new node."""
+        self._nodes.pop(node, None)

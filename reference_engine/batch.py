@@ -1,0 +1,56 @@
+"""A batch: which tokens of which requests one forward computes, fixed when it is launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvsan.reference_engine.request import Request
+from kvsan.reference_engine.streams import StreamEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One request's part of a batch.
+
+    The forward computes the positions [start, start + len(slots)) and stores their KV in `slots`. `tokens` are the
+    inputs of a prefill; None means a decode, whose input is the token that the forward stream drew last for the row.
+    `samples` says whether a token is drawn after the last position: not for a chunk that has more to come.
+    """
+
+    request: Request
+    epoch: int
+    row: int
+    state: int
+    start: int
+    slots: list[int]
+    tokens: list[int] | None
+    samples: bool
+
+    @property
+    def upto(self) -> int:
+        """The context's length: the forward reads the cells row[0:upto]."""
+        return self.start + len(self.slots)
+
+    @property
+    def current(self) -> bool:
+        """Whether the request still waits for this batch's result."""
+        return self.epoch == self.request.epoch
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Items that one forward computes; `mixed` when prefills and decodes go together.
+
+    `drawn[i]` is item i's token once `finished` is reached.
+    """
+
+    name: str
+    items: list[Item]
+    mixed: bool
+    drawn: list[int] = field(default_factory=list)
+    finished: StreamEvent | None = None
+
+    @property
+    def samples(self) -> bool:
+        """Whether any of its items draws a token."""
+        return any(item.samples for item in self.items)

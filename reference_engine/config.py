@@ -1,0 +1,55 @@
+"""What an engine is built from: sizes, loop, schedule policy, seed and the bug that is switched on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvsan.reference_engine.bugs import BUGS
+
+MAX_CONTEXT = 4096
+"""Longest context that the model has positions for."""
+
+INPUT_MARGIN = 6
+"""How many tokens shorter than the context the scheduler wants an input to be; the front end does not know of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes are in tokens, except `rows` (request rows, the reserved row 0 not counted).
+
+    `kv_tokens` counts usable token slots (the reserved page 0 not counted), a multiple of `page_size`.
+    `schedule_policy` orders the simulated streams (see `policies`), `seed` seeds the policy, `model_seed` the weights.
+    """
+
+    page_size: int = 1
+    rows: int = 8
+    context_len: int = 256
+    kv_tokens: int = 2048
+    chunked_prefill_size: int = 64
+    mixed_chunk: bool = False
+    loop: str = "overlap"
+    schedule_policy: str = "in-order"
+    seed: int = 0
+    model_seed: int = 0
+    hybrid: bool = False
+    bug: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.loop not in ("overlap", "normal"):
+            raise ValueError(f"loop: {self.loop!r} is neither 'overlap' nor 'normal'")
+        for name in ("page_size", "rows", "kv_tokens", "chunked_prefill_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is not a positive number")
+        if not INPUT_MARGIN < self.context_len <= MAX_CONTEXT:
+            raise ValueError(f"context_len: {self.context_len} is not in {INPUT_MARGIN + 1}..{MAX_CONTEXT}")
+        if self.kv_tokens % self.page_size:
+            raise ValueError(f"kv_tokens: {self.kv_tokens} is not a multiple of page_size {self.page_size}")
+        if self.kv_tokens <= INPUT_MARGIN:
+            raise ValueError(f"kv_tokens: {self.kv_tokens} leaves no room for an input")
+        if self.bug is not None and self.bug not in BUGS:
+            raise ValueError(f"bug: {self.bug!r} is unknown; known are {', '.join(BUGS)}")
+
+    @property
+    def max_input_len(self) -> int:
+        """The scheduler's own limit for an input, stricter than the front end's."""
+        return min(self.context_len, self.kv_tokens) - INPUT_MARGIN

@@ -1,0 +1,74 @@
+"""Puts an engine together: pools, cache, streams, model, scheduler. Steps without HTTP; the server drives it too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvsan.reference_engine.config import EngineConfig
+from kvsan.reference_engine.forward import Forward
+from kvsan.reference_engine.holdings import Holdings
+from kvsan.reference_engine.model import Model
+from kvsan.reference_engine.policies import make_policy
+from kvsan.reference_engine.pools import KvPool, RowPool, StatePool
+from kvsan.reference_engine.radix_cache import RadixCache
+from kvsan.reference_engine.request import Output, Request
+from kvsan.reference_engine.row_writer import RowWriter
+from kvsan.reference_engine.scheduler import Scheduler
+from kvsan.reference_engine.streams import SimulatedDevice
+
+
+class Engine:
+    """One engine; everything it has is used by one thread only.
+
+    `probe` has a method for each operation of kvsan's trace format; by default it is the one that kvsan installed.
+    """
+
+    def __init__(self, config: EngineConfig, probe: Any = None) -> None:
+        if probe is None:
+            from kvsan.hooks import current
+
+            probe = current()
+        self.config = config
+        self._probe = probe
+        self.rows = RowPool(config.rows, config.context_len + 1, probe)
+        self.kv = KvPool(config.kv_tokens, config.page_size, probe)
+        self.states = StatePool(config.rows, probe) if config.hybrid else None
+        self.cache = RadixCache(self.kv, probe)
+        self._device = SimulatedDevice(make_policy(config.schedule_policy, config.seed), probe)
+        schedule, forward = self._device.stream("sched"), self._device.stream("fwd")
+        writer = RowWriter(
+            self.rows, schedule, self._device.event("rows_read"), self._device.event("rows_written"), probe
+        )
+        holdings = Holdings(self.rows, self.kv, self.cache, self.states, writer)
+        model = Model(config.model_seed, hybrid=config.hybrid)
+        self.scheduler = Scheduler(
+            config,
+            holdings,
+            Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe),
+            probe,
+        )
+
+    @property
+    def busy(self) -> bool:
+        return self.scheduler.busy
+
+    def add(self, request: Request) -> None:
+        self.scheduler.add(request)
+
+    def abort(self, rid: str) -> None:
+        self.scheduler.abort(rid)
+
+    def step(self) -> list[Output]:
+        """One scheduler iteration; returns news for clients."""
+        return self.scheduler.step()
+
+    def totals(self) -> dict[str, int]:
+        """What is free and cached now, in rows and token slots."""
+        return {
+            "rows": self.rows.size,
+            "rows_available": self.rows.available,
+            "kv_tokens": self.kv.size,
+            "kv_available": self.kv.available,
+            "kv_evictable": self.cache.evictable,
+            "kv_protected": self.cache.protected,
+        }

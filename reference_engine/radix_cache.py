@@ -1,0 +1,160 @@
+"""The prefix cache: a radix tree over pages of tokens, whose nodes hold token slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from kvsan.reference_engine.pools import KV, KvPool
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """Some pages of tokens below their parent's. `locks` counts the locks of the node and of everything below it."""
+
+    name: str
+    parent: Node | None
+    tokens: list[int]
+    slots: list[int]
+    children: dict[tuple[int, ...], Node] = field(default_factory=dict)
+    locks: int = 0
+    last_used: int = 0
+
+    def path(self) -> list[Node]:
+        """The nodes from below the root to this one; the root's path is empty."""
+        nodes: list[Node] = []
+        node = self
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+
+class RadixCache:
+    """Token sequences and the slots that hold their keys and values, in whole pages.
+
+    A slot in the tree belongs to its node. Who uses a node's slots locks the node, which protects its ancestors too.
+    `evictable` and `protected` count the slots of nodes without and with locks.
+    """
+
+    def __init__(self, kv: KvPool, probe: Any) -> None:
+        self.root = Node("root", None, [], [])
+        self.evictable = 0
+        self.protected = 0
+        self._kv = kv
+        self._page = kv.page_size
+        self._probe = probe
+        self._names = (f"n{number}" for number in count(1))
+        self._clock = count(1)
+
+    def match(self, tokens: list[int], owner: str) -> Node:
+        """The node down to which whole pages of the tokens are cached; splits a node that is matched in part."""
+        node, _ = self._walk(tokens)
+        if node is not self.root:
+            self._probe.match(node=node.name, owner=owner)
+        return node
+
+    def insert(self, tokens: list[int], slots: list[int], owner: str) -> tuple[Node, int]:
+        """Makes the tokens a path of the tree; returns its last node and how many tokens were cached before.
+
+        The owner's slots from there on pass to a new node. Those before remain the owner's: they are duplicates.
+        """
+        node, cached = self._walk(tokens)
+        if cached == len(tokens):
+            return node, cached
+        parent = None if node is self.root else node.name
+        child = Node(next(self._names), node, tokens[cached:], slots[cached:], last_used=next(self._clock))
+        node.children[self._key(child.tokens)] = child
+        self.evictable += len(child.slots)
+        self._probe.insert(KV, child.slots, owner=owner, node=child.name, parent=parent)
+        return child, cached
+
+    def attach(self, node: Node, begin: int, owner: str) -> None:
+        """Tells kvsan that the owner shares the path's slots for positions from `begin` on."""
+        position = 0
+        for step in node.path():
+            if position >= begin:
+                self._probe.attach(KV, step.slots, owner=owner, node=step.name)
+            position += len(step.slots)
+
+    def detach(self, slots: list[int], owner: str) -> None:
+        """Ends the owner's share of the slots; the nodes keep them."""
+        if slots:
+            self._probe.free(KV, slots, owner=owner)
+
+    def lock(self, node: Node, owner: str) -> None:
+        """Protects the node and its ancestors from eviction."""
+        if node is not self.root:
+            self._probe.lock(node=node.name, owner=owner)
+        for step in node.path():
+            if step.locks == 0:
+                self.evictable -= len(step.slots)
+                self.protected += len(step.slots)
+            step.locks += 1
+
+    def unlock(self, node: Node, owner: str) -> None:
+        """Takes one lock back."""
+        if node is not self.root:
+            self._probe.unlock(node=node.name, owner=owner)
+        for step in node.path():
+            step.locks -= 1
+            if step.locks == 0:
+                self.protected -= len(step.slots)
+                self.evictable += len(step.slots)
+
+    def evict(self, slots: int) -> None:
+        """Gives back leaves without locks, least recently used first, until that many slots are free again."""
+        while slots > 0 and (leaves := self._leaves()):
+            leaf = min(leaves, key=lambda node: node.last_used)
+            assert leaf.parent is not None
+            del leaf.parent.children[self._key(leaf.tokens)]
+            self.evictable -= len(leaf.slots)
+            slots -= len(leaf.slots)
+            self._probe.evict(node=leaf.name)
+            self._kv.reclaim(leaf.slots)
+
+    def _leaves(self) -> list[Node]:
+        leaves: list[Node] = []
+        open_nodes = [self.root]
+        while open_nodes:
+            node = open_nodes.pop()
+            open_nodes.extend(node.children.values())
+            if not node.children and node.locks == 0 and node is not self.root:
+                leaves.append(node)
+        return leaves
+
+    def _walk(self, tokens: list[int]) -> tuple[Node, int]:
+        """The last node of the longest cached path, and the path's length in tokens."""
+        now = next(self._clock)
+        node, position = self.root, 0
+        while len(tokens) - position >= self._page:
+            child = node.children.get(self._key(tokens[position:]))
+            if child is None:
+                break
+            length = self._common(child.tokens, tokens[position:])
+            node = child if length == len(child.tokens) else self._split(child, length)
+            node.last_used = now
+            position += length
+        return node, position
+
+    def _split(self, node: Node, length: int) -> Node:
+        """Puts the node's first `length` tokens into a node of their own above it, and returns that."""
+        assert node.parent is not None
+        upper = Node(next(self._names), node.parent, node.tokens[:length], node.slots[:length], locks=node.locks)
+        node.parent.children[self._key(node.tokens)] = upper
+        node.tokens, node.slots, node.parent = node.tokens[length:], node.slots[length:], upper
+        upper.children[self._key(node.tokens)] = node
+        self._probe.split(node=node.name, child=upper.name, slots=upper.slots, pool=KV)
+        return upper
+
+    def _common(self, a: list[int], b: list[int]) -> int:
+        """How many tokens agree, in whole pages."""
+        limit = min(len(a), len(b)) // self._page * self._page
+        for begin in range(0, limit, self._page):
+            if a[begin : begin + self._page] != b[begin : begin + self._page]:
+                return begin
+        return limit
+
+    def _key(self, tokens: list[int]) -> tuple[int, ...]:
+        return tuple(tokens[: self._page])

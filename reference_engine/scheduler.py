@@ -1,0 +1,267 @@
+"""The scheduler: which batch runs next, and what its results mean for the requests.
+
+One call of `step` is one iteration. The normal loop sees a batch's tokens before it plans the next batch; only a batch
+of chunks that draws no token is left to run. The overlapped loop launches the next batch first, and learns one step
+late that a request is over: that request's last step is computed for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import count
+from typing import Any
+
+from kvsan.reference_engine import bugs
+from kvsan.reference_engine.batch import Batch, Item
+from kvsan.reference_engine.config import EngineConfig
+from kvsan.reference_engine.forward import Forward
+from kvsan.reference_engine.holdings import Holdings
+from kvsan.reference_engine.pools import KV, ROWS
+from kvsan.reference_engine.request import Finish, Output, Request
+from kvsan.reference_engine.row_writer import RowWrite
+
+
+class Scheduler:
+    """Requests wait, are prefilled in chunks (at most one request has chunks to come), then decode until they end."""
+
+    def __init__(self, config: EngineConfig, holdings: Holdings, forward: Forward, probe: Any) -> None:
+        self._config = config
+        self._holdings = holdings
+        self._forward = forward
+        self._probe = probe
+        self._names = (str(number) for number in count(1))
+        self.waiting: deque[Request] = deque()
+        self.chunked: Request | None = None
+        self.running: list[Request] = []
+        self.in_flight: deque[Batch] = deque()
+        self._writes: list[RowWrite] = []
+        self._writes_after_reads = True
+        self._outputs: list[Output] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is queued, running, in flight or to be told."""
+        return bool(self.waiting or self.chunked or self.running or self.in_flight or self._outputs)
+
+    def add(self, request: Request) -> None:
+        """Queues a request. One that can never fit is queued as rejected: it ends in its first prefill."""
+        self._probe.req_start(owner=request.rid)
+        wanted, limit = len(request.prompt), self._config.max_input_len
+        capacity = min(self._config.context_len, self._config.kv_tokens)
+        if wanted > limit:
+            request.rejected = f"the input has {wanted} tokens; this engine takes at most {limit}"
+        elif wanted + request.sampling.max_new_tokens > capacity:
+            request.rejected = f"input and output need more than the {capacity} tokens that this engine can hold"
+        if request.rejected is not None:
+            request.prompt = [0]
+        self.waiting.append(request)
+
+    def abort(self, rid: str) -> None:
+        """Ends a request at whatever stage it is; an unknown id is no error, it may just have ended."""
+        for request in (*self.waiting, *self.running, *((self.chunked,) if self.chunked else ())):
+            if request.rid == rid:
+                self._forget(request)
+                self._end(request, Finish.ABORT)
+
+    def step(self) -> list[Output]:
+        """One iteration; returns what there is to tell the clients."""
+        batch = self._next_batch()
+        if batch is not None:
+            self._launch(batch)
+        overlap = self._config.loop == "overlap"
+        if overlap or batch is None or batch.samples:
+            while len(self.in_flight) > (1 if overlap and batch is not None else 0):
+                self._process(self.in_flight.popleft())
+        outputs, self._outputs = self._outputs, []
+        self._checkpoint()
+        return outputs
+
+    # Planning: which requests, how far.
+
+    def _next_batch(self) -> Batch | None:
+        items = self._prefill_items()
+        mixed = bool(items) and self._config.mixed_chunk and bool(self.running) and self._decode_fits()
+        if mixed or not items:
+            items += self._decode_items()
+        if not items:
+            return None
+        started = [item.request for item in items if item.tokens is not None and item.samples]
+        self.running += [request for request in started if request.rejected is None]
+        return Batch(next(self._names), items, mixed)
+
+    def _prefill_items(self) -> list[Item]:
+        budget = self._config.chunked_prefill_size
+        items: list[Item] = []
+        if self.chunked is not None:
+            request, self.chunked = self.chunked, None
+            item = self._next_chunk(request, budget)
+            if item is None:
+                return []
+            items.append(item)
+            budget -= len(item.slots)
+        while budget and self.waiting and self.chunked is None and self._holdings.rows.available:
+            item = self._admit(self.waiting[0], budget)
+            if item is None:
+                break
+            self.waiting.popleft()
+            items.append(item)
+            budget -= len(item.slots)
+        return items
+
+    def _next_chunk(self, request: Request, budget: int) -> Item | None:
+        self._holdings.publish(request, request.computed)
+        upto = min(len(request.tokens), request.computed + budget)
+        if not self._holdings.has_room(self._holdings.demand(request, upto)):
+            self.chunked = request
+            if not self.running:
+                self._retract(request)
+            return None
+        if self._config.bug == bugs.ROW_REALLOC:
+            self._holdings.give_row(request)
+            self._writes_after_reads = False
+        else:
+            self._probe.reuse(ROWS, request.row, owner=request.rid)
+        return self._prefill(request, upto)
+
+    def _admit(self, request: Request, budget: int) -> Item | None:
+        """Starts a waiting request; None if there is no room for its tokens and one step of those that run."""
+        self._holdings.find_prefix(request)
+        upto = min(len(request.tokens), request.computed + budget)
+        reserve = self._config.page_size * len(self.running)
+        if not self._holdings.has_room(self._holdings.demand(request, upto) + reserve):
+            self._holdings.release(request)
+            return None
+        request.cached_tokens = request.computed
+        return self._prefill(request, upto)
+
+    def _prefill(self, request: Request, upto: int) -> Item:
+        start, tokens = request.computed, request.tokens
+        if request.row is None:
+            self._holdings.take_row(request)
+            self._map(request, 0, start)
+        if upto < len(tokens):
+            self.chunked = request
+        return self._extend(request, upto, tokens[start:upto], samples=upto == len(tokens))
+
+    def _decode_fits(self) -> bool:
+        demand = sum(self._holdings.demand(request, request.computed + 1) for request in self.running)
+        return self._holdings.has_room(demand)
+
+    def _decode_items(self) -> list[Item]:
+        while self.running and not self._decode_fits():
+            victim = self.chunked if self.chunked is not None and len(self.running) == 1 else self.running[-1]
+            self._retract(victim)
+        return [self._extend(request, request.computed + 1, None, samples=True) for request in self.running]
+
+    def _extend(self, request: Request, upto: int, tokens: list[int] | None, *, samples: bool) -> Item:
+        """Gives the request slots up to there, to be computed by the batch in planning."""
+        start = request.computed
+        self._holdings.extend(request, upto)
+        self._map(request, start, upto)
+        request.computed = upto
+        assert request.row is not None
+        return Item(
+            request, request.epoch, request.row, request.state or 0, start, request.slots[start:upto], tokens, samples
+        )
+
+    def _map(self, request: Request, begin: int, end: int) -> None:
+        """Notes that the row's cells [begin, end) are to be written."""
+        if begin < end:
+            assert request.row is not None
+            self._writes.append(RowWrite(request.row, begin, request.slots[begin:end], request.rid))
+
+    # Carrying out: launch, results, ends.
+
+    def _launch(self, batch: Batch) -> None:
+        writes, self._writes = self._writes, []
+        self._holdings.writer.write(writes, after_reads=self._writes_after_reads)
+        self._writes_after_reads = True
+        for item in batch.items:
+            request = item.request
+            request.outstanding += 1
+            self._probe.kv_record(
+                owner=request.rid,
+                row=item.row,
+                allocated=len(request.slots),
+                committed=item.start,
+                protected=request.published,
+            )
+        self._forward.launch(batch)
+        self.in_flight.append(batch)
+
+    def _process(self, batch: Batch) -> None:
+        for item, token in zip(batch.items, self._forward.result(batch), strict=True):
+            request = item.request
+            request.outstanding -= 1
+            if not item.current:
+                if self._config.bug == bugs.ABORT_DOUBLE_RELEASE and batch.mixed and request in self.waiting:
+                    self._holdings.rows.give_back(item.row, request.rid)
+            elif request.rejected is not None:
+                self._end_rejected(request, batch)
+            elif item.samples:
+                self._take_token(request, token, first=item.tokens is not None)
+
+    def _take_token(self, request: Request, token: int, *, first: bool) -> None:
+        request.output.append(token)
+        reason = request.finish_reason()
+        if reason is not None:
+            self.running.remove(request)
+            self._end(request, reason, [token])
+            return
+        if first:
+            self._holdings.publish(request, len(request.tokens) - 1)
+        self._outputs.append(Output(request.rid, [token], cached_tokens=request.cached_tokens))
+
+    def _end_rejected(self, request: Request, batch: Batch) -> None:
+        if batch.mixed and self._config.loop == "overlap":
+            if self._config.bug == bugs.ABORT_KEEPS_ROW:
+                self._probe.req_abort(owner=request.rid)
+                self._holdings.kv.give_back(request.slots, request.rid)
+                self._tell_end(request, Finish.ABORT, [])
+                return
+            if self._config.bug == bugs.ABORT_STILL_LEAKS:
+                self._probe.req_abort(owner=request.rid)
+                self._holdings.give_row(request)
+                self._tell_end(request, Finish.ABORT, [])
+                return
+        self._end(request, Finish.ABORT)
+
+    def _end(self, request: Request, reason: Finish, tokens: list[int] | None = None) -> None:
+        if reason is Finish.ABORT:
+            self._probe.req_abort(owner=request.rid)
+            self._holdings.release(request)
+        else:
+            self._probe.req_finish(owner=request.rid)
+            self._holdings.release(request, cache_upto=len(request.tokens) - 1)
+        self._tell_end(request, reason, tokens or [])
+
+    def _tell_end(self, request: Request, reason: Finish, tokens: list[int]) -> None:
+        self._probe.req_end(owner=request.rid)
+        self._outputs.append(Output(request.rid, tokens, reason, request.rejected, request.cached_tokens))
+
+    def _retract(self, request: Request) -> None:
+        """Takes back what a request holds; it starts again, with the tokens that it has, when there is room."""
+        self._forget(request)
+        self._probe.req_retract(owner=request.rid)
+        self._holdings.release(request)
+        self.waiting.appendleft(request)
+
+    def _forget(self, request: Request) -> None:
+        """Removes the request from wherever it waits or runs."""
+        if request is self.chunked:
+            self.chunked = None
+        elif request in self.running:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+
+    def _checkpoint(self) -> None:
+        """Tells kvsan the totals, that an iteration ends, and when nothing is left to do."""
+        rows, kv, cache = self._holdings.rows, self._holdings.kv, self._holdings.cache
+        self._probe.count(ROWS, available=rows.available, total=rows.size)
+        self._probe.count(
+            KV, available=kv.available, evictable=cache.evictable, protected=cache.protected, total=kv.size
+        )
+        self._probe.step()
+        if not self.busy:
+            self._probe.idle()

@@ -1,0 +1,83 @@
+"""Workloads: what arrives when. Random ones come from a seed; `scenarios` builds those that provoke one bug."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvsan.reference_engine.engine import Engine
+from kvsan.reference_engine.request import Finish, Request, SamplingParams
+
+MAX_STEPS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that arrives before the scheduler's step `step`, and is aborted before step `abort_at` if it has one."""
+
+    step: int
+    rid: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams = SamplingParams()
+    abort_at: int | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a client was told of one request."""
+
+    tokens: list[int]
+    finish: Finish | None = None
+    error: str | None = None
+
+
+def random_workload(
+    seed: int, count: int, *, context_len: int = 256, max_prompt: int = 100, max_new: int = 12, abort_share: float = 0.15
+) -> list[Arrival]:
+    """`count` requests with shared prefixes, varied lengths, greedy and seeded sampling; some are aborted at any stage."""
+    rng = random.Random(seed)
+    prefixes = [_bytes(rng, rng.randint(8, 64)) for _ in range(4)]
+    arrivals = []
+    step = 0
+    for number in range(count):
+        step += rng.choice((0, 0, 0, 1, 2, 5))
+        shared = rng.choice(prefixes)[: rng.randint(1, 64)] if rng.random() < 0.7 else ()
+        prompt = (shared + _bytes(rng, rng.randint(1, 50)))[:max_prompt]
+        if arrivals and rng.random() < 0.15:
+            prompt = rng.choice(arrivals).prompt
+        sampling = SamplingParams(
+            max_new_tokens=rng.randint(1, max_new),
+            temperature=rng.choice((0.0, 0.0, 0.8)),
+            seed=rng.randint(0, 3),
+            ignore_eos=rng.random() < 0.5,
+        )
+        abort_at = step + rng.randint(0, 12) if rng.random() < abort_share else None
+        arrivals.append(Arrival(step, f"r{number}", prompt[: context_len - max_new - 8], sampling, abort_at))
+    return arrivals
+
+
+def drive(engine: Engine, arrivals: Iterable[Arrival]) -> dict[str, Answer]:
+    """Steps the engine through the workload until nothing is left to do; the answer to each request."""
+    todo = sorted(arrivals, key=lambda arrival: arrival.step)
+    aborts = sorted((a.abort_at, a.rid) for a in todo if a.abort_at is not None)
+    answers: dict[str, Answer] = {}
+    for step in range(MAX_STEPS):
+        while todo and todo[0].step <= step:
+            arrival = todo.pop(0)
+            answers[arrival.rid] = Answer([])
+            engine.add(Request(arrival.rid, list(arrival.prompt), arrival.sampling))
+        while aborts and aborts[0][0] <= step:
+            engine.abort(aborts.pop(0)[1])
+        if engine.busy:
+            for output in engine.step():
+                answer = answers[output.rid]
+                answer.tokens += output.tokens
+                answer.finish, answer.error = output.finish, output.error
+        elif not todo:
+            return answers
+    raise RuntimeError(f"the engine is still busy after {MAX_STEPS} steps: {engine.totals()}")
+
+
+def _bytes(rng: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(rng.choices(range(97, 123), k=count))
