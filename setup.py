@@ -31,7 +31,8 @@ class BuildPy(build_py):
             Path(self.build_lib, NAME).write_text(LINE, encoding="utf-8")
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        return [*super().get_outputs(include_bytecode), os.path.join(self.build_lib, NAME)]
+        outputs = list(super().get_outputs(include_bytecode))
+        return outputs if self.editable_mode else [*outputs, os.path.join(self.build_lib, NAME)]
 
 
 class EditableWheel(editable_wheel):

@@ -17,8 +17,9 @@ The sanitizer for KV caches: leaks, stale rows and races in LLM serving engines,
 named at the event that commits them."""
 
 _EPILOG = """\
-kvsan run -- python -m your_server --port 8000    watch a server, report when it ends
-kvsan COMMAND --help                              what a command does and takes"""
+examples:
+  kvsan run -- python -m your_server --port 8000
+  kvsan run --help"""
 
 
 class _Parser(argparse.ArgumentParser):

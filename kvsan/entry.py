@@ -66,12 +66,13 @@ def activate() -> None:
 def _activate(spool: str) -> None:
     global _writer, _failed, _ready
     try:
-        # policy before os._exit is patched: halting has nothing to wait for
-        from kvsan import hooks, policy  # noqa: F401
         from kvsan.options import Options
         from kvsan.spool import SpoolWriter
 
         _writer = writer = SpoolWriter(spool, announced=True)
+        # policy before os._exit is patched: halting has nothing to wait for
+        from kvsan import hooks, policy  # noqa: F401
+
         hooks.start(Options.from_environment(os.environ, os.getcwd()), writer)
         writer.active(_process_name())
         _finish_at_exit()
@@ -183,7 +184,7 @@ def _report_failure(error: Exception) -> None:
 
 
 def _complain(text: str) -> None:
-    try:  # not contextlib.suppress: it would be loaded for this alone
+    from contextlib import suppress
+
+    with suppress(OSError):
         os.write(2, f"kvsan: pid {os.getpid()}: {text}\n".encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass

@@ -40,7 +40,7 @@ def install(variables: Environment) -> None:
     except ImportError:
         return
     _patch(_posixsubprocess, "fork_exec", lambda call: _with_list(call, 5, variables))
-    subprocess = sys.modules.get("subprocess")
+    subprocess: Any = sys.modules.get("subprocess")
     if subprocess is not None and hasattr(subprocess, "_fork_exec"):
         subprocess._fork_exec = _posixsubprocess.fork_exec
 

@@ -144,7 +144,7 @@ class Narrator:
             access = dataclasses.replace(access, what=what)
         if access.batch is not None and violation.kind in ("race", "stale_capture"):
             batch = state.batches.find(access.batch)
-            if batch is not None and batch.outstanding(state.clocks):
+            if batch is not None and batch.captures and batch.outstanding(state.clocks):
                 access = dataclasses.replace(access, note="in flight" if batch.launches else "not launched yet")
         return access
 
@@ -225,6 +225,9 @@ def _token(violation: Violation, present: Access, earlier: Access | None) -> str
         parts.append(_site(earlier))
     elif violation.pool is not None:
         parts.append(violation.pool.name)
+    if not present.stack and present.site is None:  # a trace without sites: the object has to tell them apart
+        first = int(violation.slots[0]) if violation.slots.size else None
+        parts.append(_object(violation, violation.pool, first))
     return ":".join(parts)
 
 

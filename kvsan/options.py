@@ -139,9 +139,9 @@ class Options:
             if spec.kind == "flag":
                 values[name] = given
             elif spec.kind == "paths":
-                values[name] = sum((_parse(name, spec, item, Path(cwd), _flag(name)) for item in given), ())
+                values[name] = sum((_parse(name, spec, item, Path(cwd), "command line") for item in given), ())
             else:
-                values[name] = _parse(name, spec, given, Path(cwd), _flag(name))
+                values[name] = _parse(name, spec, given, Path(cwd), "command line")
         return replace(self, **values)
 
     def to_environment(self) -> dict[str, str]:
@@ -173,7 +173,7 @@ SPECS: dict[str, Spec] = {name: f.metadata["spec"] for name, f in FIELDS.items()
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds one flag for each option; a flag that is not given leaves no trace in the namespace but None."""
-    group = parser.add_argument_group("options", "also as KVSAN_OPTIONS=name=value:... and in [tool.kvsan]")
+    group = parser.add_argument_group("settings", "also as KVSAN_OPTIONS=name=value:... and in [tool.kvsan]")
     for name, spec in SPECS.items():
         if spec.internal:
             continue

@@ -10,16 +10,19 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
+import _pytest
 import pytest
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from kvsan import Sanitizer
-    from kvsan.findings import Finding, Report
+    from kvsan.findings import Access, Finding, Frame, Report
     from kvsan.options import Options
 
 LEVELS = ("rows", "slots", "full")
@@ -31,6 +34,9 @@ _SANITIZER = pytest.StashKey["Sanitizer"]()
 
 # Attributes of a test's report; strings and numbers only, because a report travels from xdist's workers as JSON.
 _FOUND, _EXPECTED, _EVENTS = "kvsan_found", "kvsan_expected", "kvsan_events"
+
+
+_PYTEST_FOLDER = os.path.join(os.path.dirname(_pytest.__file__), "")
 
 
 class KvsanFailure(Exception):
@@ -142,6 +148,7 @@ class Scopes:
     ) -> list[pytest.TestReport]:
         from _pytest.runner import runtestprotocol
 
+        from kvsan.errors import FindingRaised
         from kvsan.hooks import scope
 
         with scope(self.options) as sanitizer:
@@ -149,8 +156,11 @@ class Scopes:
             reports = runtestprotocol(item, log=False, nextitem=nextitem)
             del item.stash[_SANITIZER]
             try:
-                sanitizer.check_end()
-                _judge(_verdict_report(reports), sanitizer.report(), expectation, root=str(item.config.rootpath))
+                events = sanitizer.events
+                with suppress(FindingRaised):
+                    sanitizer.check_end()
+                verdict = _verdict_report(reports)
+                _judge(verdict, sanitizer.report(), expectation, events=events, root=str(item.config.rootpath))
             except Exception as error:  # A verdict that failed must neither end the run nor pass for a clean one.
                 _fail(_verdict_report(reports), f"kvsan itself failed: {type(error).__name__}: {error}")
         return reports
@@ -193,7 +203,7 @@ def summary(tally: Tally, level: str) -> Iterator[str]:
         yield "No test produced an event: nothing was watched. Does the code under test call kvsan, or a hooked engine?"
 
 
-def _judge(verdict: pytest.TestReport, report: Report, expectation: Expectation, *, root: str) -> None:
+def _judge(verdict: pytest.TestReport, report: Report, expectation: Expectation, *, events: int, root: str) -> None:
     """Writes into the test's report what was found in it, and fails it where that was not expected."""
     found = _count(each for each in report.findings if each.kind not in expectation.kinds)
     expected = _count(each for each in report.findings if each.kind in expectation.kinds)
@@ -201,7 +211,7 @@ def _judge(verdict: pytest.TestReport, report: Report, expectation: Expectation,
         return  # It did not run, so nothing was tracked.
     setattr(verdict, _FOUND, found)
     setattr(verdict, _EXPECTED, expected)
-    setattr(verdict, _EVENTS, report.events)
+    setattr(verdict, _EVENTS, events)
 
     reasons = [f"kvsan: found {_counts(found)}"] if found else []
     reasons += [f"kvsan itself failed: {each.where}: {each.error} ({each.cost})" for each in report.failures]
@@ -240,8 +250,28 @@ def _rendered(report: Report, root: str) -> str:
     from kvsan.reporters.terminal import console_for, render
 
     text = io.StringIO()
-    render(report, console_for(text), root=root)
+    findings = tuple(_without_runner(each) for each in report.findings)
+    render(replace(report, findings=findings), console_for(text), root=root)
     return text.getvalue()
+
+
+def _without_runner(finding: Finding) -> Finding:
+    """The finding with stacks that end at the test: how pytest came to call it tells nobody anything."""
+
+    def cut(access: Access | None) -> Access | None:
+        return access and replace(access, stack=tuple(takewhile(_outside_pytest, access.stack)) or access.stack)
+
+    return replace(
+        finding,
+        present=cut(finding.present),
+        earlier=cut(finding.earlier),
+        provenance=tuple(each for each in map(cut, finding.provenance) if each),
+        held=tuple(replace(each, allocated=cut(each.allocated)) for each in finding.held),
+    )
+
+
+def _outside_pytest(frame: Frame) -> bool:
+    return not frame.file.startswith(_PYTEST_FOLDER)
 
 
 def _count(findings: Iterable[Finding]) -> dict[str, int]:
@@ -257,8 +287,6 @@ def _counts(counts: Mapping[str, int], between: str = ", ") -> str:
 
 def _options(config: pytest.Config) -> Options:
     """Options as everywhere (environment, [tool.kvsan]), the level from the command line, and a run that goes on."""
-    from dataclasses import replace
-
     from kvsan.errors import OptionError
     from kvsan.options import Options
 

@@ -110,7 +110,8 @@ class PoolShadow:
         self._stamp = self._stamp - 1 if self._stamp > -(2**31) + 1 else -1
         scratch = self.scratch()
         scratch[these] = self._stamp
-        return scratch[slots] == self._stamp
+        found: Mask = scratch[slots] == self._stamp
+        return found
 
     def pages_of(self, slots: Slots) -> Slots:
         """The pages that the slots stand on, ascending, each once."""
@@ -185,7 +186,8 @@ class PoolShadow:
 
     def shared(self, slots: Slots) -> Mask:
         """Which slots have a sharer."""
-        return (self.tenancy[slots] & SHARED) != 0
+        found: Mask = (self.tenancy[slots] & SHARED) != 0
+        return found
 
 
 def epoch(agent: int, at: int) -> int:

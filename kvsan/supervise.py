@@ -44,7 +44,7 @@ class CommandNotExecutable(KvsanError):
 
 @dataclass(slots=True)
 class Child:
-    """The command while it runs and after; `ended_by` is the signal that ended it, `passed_on` what reached it by us."""
+    """The command, running or ended; `ended_by` is the signal that ended it, `passed_on` those that went through us."""
 
     pid: int
     status: int | None = None
@@ -80,7 +80,7 @@ class Supervisor:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
         try:
             pid = os.posix_spawnp(
-                argv[0], argv, environment, setsigmask=self._mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
+                argv[0], list(argv), environment, setsigmask=self._mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
             )
         except OSError as error:
             self.restore()

@@ -169,6 +169,7 @@ def _add_hooks() -> None:
             self.take(event)
 
         implementation.__name__ = cls.hook
+        implementation.__qualname__ = f"Tracker.{cls.hook}"  # pluggy takes `self` away where this says it is a method
         setattr(Tracker, cls.hook, hookimpl(implementation))
 
 

@@ -37,13 +37,13 @@ def random_workload(
 ) -> list[Arrival]:
     """`count` requests with shared prefixes, varied lengths, greedy and seeded sampling; some are aborted at any stage."""
     rng = random.Random(seed)
-    prefixes = [_bytes(rng, rng.randint(8, 64)) for _ in range(4)]
+    prefixes = [random_text(rng, rng.randint(8, 64)) for _ in range(4)]
     arrivals = []
     step = 0
     for number in range(count):
         step += rng.choice((0, 0, 0, 1, 2, 5))
         shared = rng.choice(prefixes)[: rng.randint(1, 64)] if rng.random() < 0.7 else ()
-        prompt = (shared + _bytes(rng, rng.randint(1, 50)))[:max_prompt]
+        prompt = (shared + random_text(rng, rng.randint(1, 50)))[:max_prompt]
         if arrivals and rng.random() < 0.15:
             prompt = rng.choice(arrivals).prompt
         sampling = SamplingParams(
@@ -79,5 +79,6 @@ def drive(engine: Engine, arrivals: Iterable[Arrival]) -> dict[str, Answer]:
     raise RuntimeError(f"the engine is still busy after {MAX_STEPS} steps: {engine.totals()}")
 
 
-def _bytes(rng: random.Random, count: int) -> tuple[int, ...]:
+def random_text(rng: random.Random, count: int) -> tuple[int, ...]:
+    """`count` lower-case letters, as tokens."""
     return tuple(rng.choices(range(97, 123), k=count))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 # Imported here, because a run inside this process forgets every module that it was the first to import.
-from kvsan import hooks, options  # noqa: F401
+from kvsan import Sanitizer, hooks, options  # noqa: F401
 from kvsan.reporters import terminal  # noqa: F401
 
 pytest_plugins = ["pytester"]
@@ -69,7 +69,7 @@ def test_after():
             "*_ test_leaks _*",
             "kvsan: found 1 leak",
             "*- kvsan -*",
-            "*LEAK of 2 blocks slots*",
+            "*LEAK of 2 token slots*",
             "SUMMARY: kvsan: leak*",
             "*= kvsan =*",
             "test * findings",
@@ -211,7 +211,7 @@ def test_without_kvsan_the_markers_do_nothing(pytester: pytest.Pytester) -> None
         """
 @pytest.mark.kvsan(expect="leak")
 def test_marked():
-    assert hooks.current() is None
+    assert not hooks.current().enabled
 
 def test_asks_for_the_sanitizer(kvsan):
     assert False
@@ -231,7 +231,7 @@ def test_a_test_can_be_left_untracked(pytester: pytest.Pytester) -> None:
 @pytest.mark.kvsan(off=True)
 class TestOff:
     def test_is_not_tracked(self):
-        assert hooks.current() is None
+        assert not hooks.current().enabled
 
     @pytest.mark.kvsan(off=False)
     def test_is_tracked_again(self, kvsan):

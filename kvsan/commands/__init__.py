@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Protocol
 
+from kvsan.commands.check import Check
+from kvsan.commands.explain import Explain
 from kvsan.commands.run import Run
 
 
@@ -20,4 +22,4 @@ class Command(Protocol):
         """Carries it out and returns the exit status; raises KvsanError for what the user must put right."""
 
 
-COMMANDS: tuple[type[Command], ...] = (Run,)
+COMMANDS: tuple[type[Command], ...] = (Run, Check, Explain)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from kvsan.announce import check_private
 from kvsan.errors import KvsanError, OptionError
@@ -46,7 +46,7 @@ class Run:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Adds the options and the command."""
         parser.usage = "kvsan run [options] -- COMMAND [ARGUMENT ...]"
-        parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
+        parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
         add_flags(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -75,7 +75,9 @@ class Run:
 
 
 def _options(args: argparse.Namespace) -> Options:
-    environ = {name: value for name, value in os.environ.items() if name != "KVSAN_SPOOL"}  # a wrapper's around this one
+    environ = {
+        name: value for name, value in os.environ.items() if name != "KVSAN_SPOOL"
+    }  # a wrapper's around this one
     cwd = os.getcwd()
     return Options.from_environment(environ, cwd).updated_from_flags(args, cwd)
 
@@ -204,7 +206,7 @@ def _console(options: Options) -> Console:
     )  # fmt: skip
 
 
-def _file_console(stream: object, options: Options) -> Console:
+def _file_console(stream: TextIO, options: Options) -> Console:
     from rich.console import Console
 
     from kvsan.reporters.terminal import PIPE_WIDTH
@@ -212,4 +214,4 @@ def _file_console(stream: object, options: Options) -> Console:
     return Console(
         file=stream, width=options.width or PIPE_WIDTH, force_terminal=False, color_system=None,
         highlight=False, markup=False, emoji=False,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip

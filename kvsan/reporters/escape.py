@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ PROSE_LIMIT = 4000
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\x1b", "\0": "\\0"}
 # Letters by their category, and yet nothing shows where they stand.
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+_WORD = re.compile(r"[A-Za-z0-9_.:@#/+-]+")
 _MARKS_IN_A_ROW = 2
 
 
@@ -30,10 +32,16 @@ def quoted(text: str, limit: int | None = NAME_LIMIT) -> str:
     return _quote(list(_units(str(text), '"\\')), len(text), limit)
 
 
+def named(text: str, limit: int | None = NAME_LIMIT) -> str:
+    """A name as it is where it is one plain word, else as `quoted`."""
+    plain = _WORD.fullmatch(text) is not None and (limit is None or len(text) <= limit)
+    return text if plain else quoted(text, limit)
+
+
 def shell_word(text: str) -> str:
     """The text as one word of a POSIX shell (of bash, where it holds characters that must be escaped)."""
     shown = visible(text, None)
-    if shown == text and text and all(char.isalnum() or char in "@%+=:,./_-" for char in text):
+    if _WORD.fullmatch(text) and not text.startswith("#"):
         return text
     if shown == text:
         return "'" + text.replace("'", "'\\''") + "'"

@@ -14,9 +14,9 @@ from rich.cells import cell_len
 from kvsan.explain import hint_text, references, why_text
 from kvsan.findings import KINDS, Access, Finding
 from kvsan.reporters import leaks, slotmap
-from kvsan.reporters.escape import PROSE_LIMIT, quoted, shell_word, visible
-from kvsan.reporters.page import BODY, Column, Page, Piece
-from kvsan.reporters.phrases import agent_phrase, joiner, owner_phrase, owner_short, past, phrase, verb
+from kvsan.reporters.escape import PROSE_LIMIT, named, quoted, shell_word, visible
+from kvsan.reporters.page import BODY, Column, Page
+from kvsan.reporters.phrases import agent_phrase, joiner, owner_phrase, owner_short, past, phrase, plain, verb
 from kvsan.reporters.places import Places
 from kvsan.reporters.text import GLUE, grouped, plural
 
@@ -25,6 +25,8 @@ _META_COLUMN = 50
 _HISTORY_HEAD, _HISTORY_TAIL = 3, 12
 _JOINED_MOST = 8
 _EXTRA_MOST = 20
+# Details that other lines of the report say.
+_SAID = frozenset({"earlier", "ended"})
 
 
 def draw(page: Page, finding: Finding, places: Places, number: int, of: int) -> None:
@@ -78,9 +80,10 @@ def _process(page: Page, finding: Finding, places: Places) -> None:
     """The two sites, and which process, step and rank it happened in."""
     present, earlier = places.short_site(finding.present), places.short_site(finding.earlier)
     between = phrase(finding.kind).between
-    left = f" {present}  {between}  {earlier}" if present and earlier else f" {present or earlier}"
+    # Two spaces on either side, which do not fall away where the line is wrapped.
+    left = f"{present}{GLUE} {between}{GLUE} {earlier}" if present and earlier else present or earlier
     if present and present == earlier:
-        left = f" {present}, both times"
+        left = f"{present}, both times"
     parts = []
     if finding.pid is not None:
         name = f" {quoted(finding.process)}" if finding.process else ""
@@ -95,7 +98,7 @@ def _process(page: Page, finding: Finding, places: Places) -> None:
         parts.append(f"rank {finding.rank}")
     right = _facts(parts)
     if present or earlier:
-        page.sides([(left, "bold")], right, column=_META_COLUMN)
+        page.sides((" ", ""), (left, "bold"), right, column=_META_COLUMN)
     elif right:
         page.paragraph(right, indent=1, style="dim")
 
@@ -110,8 +113,7 @@ def _access(page: Page, access: Access, finding: Finding, places: Places) -> Non
     if node and not where:
         where, node = f"{node} " if who and not joiner(access.what) else node, ""
         who = f" {joiner(access.what)} {who}" if who else ""
-    left: list[Piece] = [(f" {verb(access.what):<6} ", "bold"), (f"{where}{who}", "")]
-    batch = f"batch {visible(access.batch, 40)}" if access.batch is not None else ""
+    batch = f"batch {named(access.batch)}" if access.batch is not None else ""
     note = visible(access.note)
     if batch and note:
         batch, note = f"{batch} ({note})", ""
@@ -120,7 +122,7 @@ def _access(page: Page, access: Access, finding: Finding, places: Places) -> Non
         step = f"step {grouped(access.step)}"
     event = f"event {grouped(access.at)}" if access.at >= 0 else ""
     parts = [agent_phrase(access.agent), node, batch, step, event, note]
-    page.sides(left, _facts(parts), column=_META_COLUMN)
+    page.sides((f" {verb(access.what):<6} ", "bold"), (f"{where}{who}", ""), _facts(parts), column=_META_COLUMN)
     _stack(page, access, places)
 
 
@@ -137,11 +139,16 @@ def _glued(site: str) -> str:
 
 def _where(access: Access, finding: Finding, places: Places) -> str:
     pool = access.pool or finding.pool
-    if access.cells is not None:
-        cells = f"cells [{access.cells[0]}, {access.cells[1]})"
-        same = pool == finding.pool and (not access.slots or access.slots[:1] == finding.slots[:1])
-        return cells if same or pool is None else f"{places.slots(pool, access.slots)} {cells}"
-    return places.slots(pool, access.slots) if pool is not None and (access.slots or access.pool) else ""
+    if pool is None or not joiner(access.what):
+        return f"cells [{access.cells[0]}, {access.cells[1]})" if access.cells is not None else ""
+    slots = places.slots(pool, access.slots) if access.slots or access.pool else ""
+    if access.cells is None:
+        return slots
+    cells = f"cells [{access.cells[0]}, {access.cells[1]})"
+    if not places.has_rows(pool):
+        return f"{slots} (row {cells})" if slots else f"row {cells}"
+    same = pool == finding.pool and (not access.slots or access.slots[:1] == finding.slots[:1])
+    return cells if same else f"{slots} {cells}"
 
 
 def _stack(page: Page, access: Access, places: Places) -> None:
@@ -160,7 +167,7 @@ def _history(page: Page, finding: Finding, places: Places) -> None:
         return
     facts = []
     if finding.generation is not None:
-        begun = sum(step.what == "alloc" for step in finding.provenance)
+        begun = sum(plain(step.what) == "alloc" for step in finding.provenance)
         first = max(finding.generation - begun + 1, 0)
         facts.append(f"generation {f'{first} → ' if begun > 1 and first else ''}{finding.generation}")
     if finding.holder is not None:
@@ -180,7 +187,7 @@ def _transition(step: Access, places: Places) -> tuple[str, str, str]:
     if step.node is not None:
         words.append(f"node {quoted(step.node)}")
     if step.batch is not None:
-        words.append(f"batch {visible(step.batch, 40)}")
+        words.append(f"batch {named(step.batch)}")
     if step.agent != "host":
         words.append(agent_phrase(step.agent))
     if step.note:
@@ -191,19 +198,24 @@ def _transition(step: Access, places: Places) -> tuple[str, str, str]:
 def _reasons(page: Page, finding: Finding) -> None:
     page.paragraph(_prose(finding.why or why_text(finding.kind)), label="WHY", label_style="bold cyan")
     if finding.missing:
-        page.paragraph(_prose(finding.missing))
+        page.paragraph(_prose(_sentence(finding.missing)))
     page.paragraph(_prose(finding.hint or hint_text(finding.kind)), label="ADD", label_style="bold cyan")
     see = [f"kvsan explain {finding.kind}"] if finding.kind in KINDS else []
     see += references(finding.kind)[:1]
     if see:
         page.paragraph(f"See: {_facts(see)}", style="dim")
-    for number, (key, value) in enumerate(list(finding.extra.items())[:_EXTRA_MOST]):
+    extra = [(key, value) for key, value in finding.extra.items() if key not in _SAID]
+    for number, (key, value) in enumerate(extra[:_EXTRA_MOST]):
         label = "" if number else "ALSO"
         page.paragraph(
             f"{visible(key.replace('_', ' '), 60)}: {visible(value, PROSE_LIMIT)}", label=label, label_style="bold cyan"
         )
-    if len(finding.extra) > _EXTRA_MOST:
-        page.paragraph(f"… {len(finding.extra) - _EXTRA_MOST} more (the JSON report has them)")
+    if len(extra) > _EXTRA_MOST:
+        page.paragraph(f"… {len(extra) - _EXTRA_MOST} more (the JSON report has them)")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _prose(text: str) -> str:

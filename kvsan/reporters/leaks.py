@@ -7,7 +7,7 @@ from collections import Counter
 from kvsan.findings import Access, Finding, Held
 from kvsan.reporters.escape import visible
 from kvsan.reporters.page import Column, Page
-from kvsan.reporters.phrases import owner_phrase
+from kvsan.reporters.phrases import owner_phrase, plain
 from kvsan.reporters.places import Places
 from kvsan.reporters.text import age, grouped, percent, plural
 
@@ -16,22 +16,21 @@ _COLUMNS = (
     Column("age", name="age"), Column("which"),
 )  # fmt: skip
 
-_ENDS = {
-    "end": "ended", "req_end": "ended", "abort": "was aborted", "req_abort": "was aborted",
-    "finish": "finished", "req_finish": "finished", "retract": "was retracted", "req_retract": "was retracted",
-}  # fmt: skip
+_ENDS = {"end": "ended", "abort": "was aborted", "finish": "finished", "retract": "was retracted"}
+_HOW = {"abort": "by abort", "finish": "after it finished"}
 
 
 def sentence(finding: Finding) -> str:
     """`request "c9" ended by abort at step 22 and still holds`."""
     present = finding.present
     owner = finding.owner if finding.owner is not None else finding.holder
-    if present is None or present.what not in _ENDS:
+    if present is None or plain(present.what) not in _ENDS:
         who = f"{owner_phrase(owner)} still holds" if owner is not None else "slots without an owner are held"
         return f"at {visible(present.what)}{_when(present)}, {who}" if present else who
     who = owner_phrase(owner) if owner is not None else "an owner without a name"
-    note = f" {visible(present.note)}" if present.note else ""
-    return f"{who} {_ENDS[present.what]}{note}{_when(present)} and still holds"
+    how = present.note or _HOW.get(finding.extra.get("ended", ""), "")
+    note = f" {visible(how)}" if how else ""
+    return f"{who} {_ENDS[plain(present.what)]}{note}{_when(present)} and still holds"
 
 
 def holdings(page: Page, finding: Finding, places: Places) -> None:
@@ -80,7 +79,7 @@ def _slots(item: Held, finding: Finding, places: Places) -> str:
     if item.allocated is not None and item.allocated.owner not in (None, finding.owner):
         words.append(f"allocated for {owner_phrase(item.allocated.owner or '')}")
     if item.through:
-        words.append(f"held through {visible(item.through)}")
+        words.append(f"held through {visible(item.through.removeprefix('held through '))}")
     return ", ".join(words)
 
 

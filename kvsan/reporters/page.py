@@ -71,25 +71,36 @@ class Page:
         for number, row in enumerate(rows):
             self.line(" " * BODY if number else "", (row, style))
 
-    def sides(self, left: Sequence[Piece], right: str, *, column: int, style: str = "dim") -> None:
-        """Left from the start, right from `column` or before it; below each other where the width is too small."""
-        used = sum(cell_len(text) for text, _ in left)
+    def sides(self, head: Piece, body: Piece, right: str, *, column: int) -> None:
+        """Head and body from the start, right from `column` or before it; below each other where they do not fit."""
+        used = cell_len(head[0]) + cell_len(body[0])
         start = max(used + _GAP + 1, min(column, self.width - cell_len(right)))
         if right and start + cell_len(right) <= self.width:
-            self.line(*left, " " * (start - used), (right, style))
+            self.line(head, body, " " * (start - used), (right, "dim"))
             return
-        self.line(*left)
-        for row in wrap(right, self.width - BODY):
-            self.line(" " * BODY, (row, style))
+        rows = wrap(body[0], self.width - max(BODY, cell_len(head[0])))
+        self.line(head, (rows[0] if rows else "", body[1]))
+        for row in rows[1:]:
+            self.line(" " * BODY, (row, body[1]))
+        self.paragraph(right, style="dim")
 
     def table(
-        self, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, indent: int = BODY, heads: bool = True
+        self,
+        columns: Sequence[Column],
+        rows: Sequence[Sequence[str]],
+        *,
+        indent: int = BODY,
+        heads: bool = True,
+        tight: bool = False,
     ) -> None:
-        """Cells in columns; the last ones move to a second line of their row where the width does not hold them all."""
+        """Cells in columns; the last ones move to a second line of their row where the width does not hold them all.
+
+        `tight` columns stand one space apart before any of them moves.
+        """
         titled = [[column.title for column in columns], *rows] if heads else [*rows]
         widths = [max((cell_len(row[i]) for row in titled), default=0) for i in range(len(columns))]
         room = self.width - indent - sum(widths)
-        gap = 1 if heads and len(columns) - 1 <= room < _GAP * (len(columns) - 1) else _GAP
+        gap = 1 if tight and room < _GAP * (len(columns) - 1) else _GAP
         kept = len(columns)
         while kept > 1 and indent + sum(widths[:kept]) + gap * (kept - 1) > self.width:
             kept -= 1

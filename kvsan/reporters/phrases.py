@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvsan.reporters.escape import quoted, visible
+from kvsan.reporters.escape import named, quoted, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,28 @@ PHRASES: dict[str, Phrase] = {
     "rank_divergence": Phrase("RANK DIVERGENCE", "in", "where the lowest rank has"),
 }
 
+# Detectors may name an event by its past form.
+_PLAIN = {
+    "allocated": "alloc", "named": "own", "given": "give", "freed": "free", "inserted": "insert", "shared": "attach",
+    "evicted": "evict", "split off": "split", "reused": "reuse", "captured": "capture", "written": "write",
+    "transfer": "xfer_begin", "req_end": "end", "req_finish": "finish", "req_abort": "abort", "req_retract": "retract",
+    "row_write": "write", "cache_insert": "insert", "kv_record": "record",
+}  # fmt: skip
+
 # Past forms for the history of a slot. Those that end in "by" or "for" are followed by the owner.
 _PAST: dict[str, str] = {
     "pool": "pool made", "reset": "pool reset", "alloc": "allocated for", "own": "named for", "give": "handed over by",
     "reuse": "continued by", "free": "freed by", "flush": "freed with its group", "insert": "inserted by",
     "attach": "shared by", "evict": "evicted", "split": "split off", "match": "matched by", "lock": "locked by",
-    "unlock": "unlocked by", "row_write": "written by", "write": "written by", "capture": "captured for",
+    "unlock": "unlocked by", "write": "written by", "capture": "captured for",
     "launch": "launched for", "read": "read by", "done": "seen done", "xfer_begin": "transfer begun for",
     "xfer_end": "transfer ended for", "finish": "finished", "abort": "aborted", "end": "ended", "retract": "retracted",
     "record": "recorded for",
 }  # fmt: skip
 
-_VERBS = {"xfer_begin": "TRANSFER", "row_write": "WRITE", "kv_record": "RECORD", "cache_insert": "INSERT"}
-
 # Present forms for events whose owner is who they are for, or who they are about.
-_FOR = frozenset({"alloc", "own", "capture", "launch", "xfer_begin", "transfer", "record", "kv_record"})
-_ABOUT = frozenset({"end", "req_end", "finish", "req_finish", "abort", "req_abort", "retract", "req_retract"})
+_FOR = frozenset({"alloc", "own", "capture", "launch", "xfer_begin", "record"})
+_ABOUT = frozenset({"end", "finish", "abort", "retract"})
 
 _OWNERS = {"session": "session", "tree": "node", "prefetch": "prefetch"}
 
@@ -79,14 +85,21 @@ def phrase(kind: str) -> Phrase:
     return PHRASES.get(kind) or Phrase(kind.replace("_", " ").upper(), "on", "after")
 
 
+def plain(what: str) -> str:
+    """The event's plain name: `alloc` for `allocated`."""
+    return _PLAIN.get(what, what)
+
+
 def verb(what: str) -> str:
     """`WRITE`: what an event does, as its line begins."""
-    return _VERBS.get(what) or visible(what.removeprefix("req_").replace("_", " ").upper(), 24) or "ACCESS"
+    if plain(what) == "xfer_begin":
+        return "TRANSFER"
+    return visible(plain(what).replace("_", " ").upper(), 24) or "ACCESS"
 
 
 def past(what: str, owner: str | None) -> str:
     """`freed by "a3"`, as the history of a slot says it."""
-    words = _PAST.get(what) or f"{what.replace('_', ' ')} by"
+    words = _PAST.get(plain(what)) or f"{what.replace('_', ' ')} by"
     if words.endswith((" by", " for")):
         return f"{words} {owner_short(owner)}" if owner is not None else words.rpartition(" ")[0]
     return words if owner is None else f"{words}, {owner_short(owner)}"
@@ -94,6 +107,7 @@ def past(what: str, owner: str | None) -> str:
 
 def joiner(what: str) -> str:
     """The word between an event and its owner: `by`, `for`, or none where the event is about the owner."""
+    what = plain(what)
     return "" if what in _ABOUT else "for" if what in _FOR else "by"
 
 
@@ -114,8 +128,8 @@ def agent_phrase(agent: str) -> str:
     """`host`, `host thread "x"`, `stream fwd`; engines of motion by their name."""
     if agent in ("host", "nic", "io"):
         return agent
-    name = quoted(agent.removeprefix("host:"))[1:-1] if len(agent) <= 32 else quoted(agent.removeprefix("host:"))
-    return f"host thread {name}" if agent.startswith("host:") else f"stream {name}"
+    thread = agent.startswith("host:")
+    return f"host thread {named(agent[5:])}" if thread else f"stream {named(agent)}"
 
 
 def nouns(pool_kind: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvsan.findings import Access, Finding, Frame, Report
-from kvsan.reporters.escape import quoted, visible
+from kvsan.reporters.escape import named, quoted, visible
 from kvsan.reporters.phrases import nouns, owner_phrase, unit
 from kvsan.reporters.text import plural, ranges
 
@@ -25,9 +25,17 @@ class Places:
 
     @classmethod
     def of(cls, report: Report, root: str = "") -> Places:
-        """The places of one report."""
+        """The places of one report; without totals, a pool with a race on cells is known to have rows."""
         kinds = {_LABEL.sub("", total.pool): total.kind for total in report.totals}
+        for finding in report.findings:
+            for access in (finding.present, finding.earlier):
+                if finding.kind == "race" and access is not None and access.cells is not None:
+                    kinds.setdefault(access.pool or finding.pool or "", "row")
         return cls(kinds, root.rstrip("/\\"))
+
+    def has_rows(self, pool: str) -> bool:
+        """Whether the pool's slots are rows, as far as is known."""
+        return self.kinds.get(pool, "row") == "row"
 
     def path(self, file: str) -> str:
         """A file as people look for it: from the root, or from the folder of installed packages, or in full."""
@@ -61,8 +69,7 @@ class Places:
 
     def pool(self, pool: str) -> str:
         """A pool's name, without quotes where it needs none."""
-        shown = quoted(pool)
-        return shown[1:-1] if shown == f'"{pool}"' and " " not in pool and pool else shown
+        return named(pool)
 
     def object(self, finding: Finding) -> str:
         """What the finding is about, for its title and summary."""

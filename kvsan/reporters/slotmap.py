@@ -84,7 +84,7 @@ def _lines(page: Page, slot_map: SlotMap, label: str) -> None:
             groups.append((visible(letter), _style(letter)))
             if at % _GROUP == _GROUP - 1:
                 groups.append((" ", ""))
-        head = pad(f" {label}" if number == shown[0] else "", BODY - 3) + mark
+        head = pad(f" {label}" if number == shown[0] else "", BODY) + mark
         page.line((head, "bold"), (f"{grouped(slot_map.first + start):>{width}}  ", "dim"), *groups)
         previous = number
     left = len(slot_map.letters) - (shown[-1] + 1) * per_line

@@ -31,7 +31,7 @@ def totals(page: Page, report: Report) -> None:
         ]
         for total in report.totals
     ]
-    page.table(columns, rows, indent=1)
+    page.table(columns, rows, indent=1, tight=True)
 
 
 def _number(total: PoolTotals, name: str) -> str:

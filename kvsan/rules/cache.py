@@ -184,7 +184,8 @@ def _page_mates(pool: PoolShadow, slots: Slots) -> Slots:
     if pool.page == 1 or not slots.size:
         return slots
     members = pool.slots_of(pool.pages_of(slots))
-    return members[(pool.tenancy[members] & HELD) != 0]
+    mates: Slots = members[(pool.tenancy[members] & HELD) != 0]
+    return mates
 
 
 def _give_back(state: State, event: Event, pool: PoolShadow, slots: Slots) -> None:
@@ -200,7 +201,8 @@ def held_by(pool: PoolShadow, node: Node) -> Slots:
         return NO_SLOTS
     slots = np.unique(np.concatenate(arrays))
     wanted = HELD | NODE | node.holder.bits
-    return slots[(pool.tenancy[slots] & (HELD | NODE | HOLDER_MASK)) == wanted]
+    held: Slots = slots[(pool.tenancy[slots] & (HELD | NODE | HOLDER_MASK)) == wanted]
+    return held
 
 
 def split(state: State, event: Split) -> None:

@@ -12,7 +12,8 @@ from ..shadow import Mask, PoolShadow
 
 def _lasting(pool: PoolShadow, share: Share) -> Mask:
     """Which of the share's slots are still held in the tenancy they had when it began."""
-    return (pool.tenancy[share.slots] & CELL_KEY_MASK) == share.keys
+    lasting: Mask = (pool.tenancy[share.slots] & CELL_KEY_MASK) == share.keys
+    return lasting
 
 
 def shares(holder: Holder | None, pool: PoolShadow, slots: Slots) -> Mask:

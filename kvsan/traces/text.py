@@ -179,6 +179,11 @@ def _read_header(line: str, file: str) -> Header:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise TraceError(f"the header is not JSON ({error})", file=file, line=1) from None
+    return header_from_dict(record, file)
+
+
+def header_from_dict(record: object, file: str) -> Header:
+    """The header of a trace's first line. Raises TraceError for anything else."""
     if not isinstance(record, dict) or "kvsan_trace" not in record:
         raise TraceError('no trace: the first line must be an object with "kvsan_trace": 1', file=file, line=1)
     if record["kvsan_trace"] != VERSION:
@@ -186,10 +191,13 @@ def _read_header(line: str, file: str) -> Header:
     rank = record.get("rank")
     if rank is not None and not (type(rank) is int and rank >= 0):
         raise TraceError(f"rank must be a number from 0 on, not {rank!r}", file=file, line=1)
+    expect = record.get("expect")
+    if expect is not None and not isinstance(expect, dict):
+        raise TraceError("expect must be an object", file=file, line=1)
     group = record.get("group")
     return Header(
         VERSION, record.get("engine"), record.get("title"), str(group) if group is not None else None, rank,
-        record.get("expect"), record,
+        expect, record,
     )  # fmt: skip
 
 

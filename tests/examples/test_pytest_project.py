@@ -28,9 +28,10 @@ def test_kvsan_fails_the_leaking_test(project: pytest.Pytester) -> None:
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*LEAK of 3 blocks slots*",
+            "*LEAK of 3 token slots*",
             "*blocks.py:*abort*",
             "test_blocks.py::test_an_aborted_request_is_forgotten * 1 leak",
             "test_blocks.py::test_the_leak_is_known * 1 leak  expected",
         ]
     )
+    result.stdout.no_fnmatch_line("*pytest_pyfunc_call*")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from kvsan.findings import KINDS, Access, Failure, Finding, Frame, Held, Joined, PoolTotals, Report, SlotMap
 
@@ -106,11 +107,11 @@ TROUBLED = Report(
 )  # fmt: skip
 
 
-def _kv(what: str, at: int, owner: str | None, *slots: int, pool: str = "kv", **more: object) -> Access:
+def _kv(what: str, at: int, owner: str | None, *slots: int, pool: str = "kv", **more: Any) -> Access:
     return replace(Access(what, at, owner=owner, pool=pool, slots=slots), **more)
 
 
-def _finding(kind: str, place: str, present: Access | None, earlier: Access | None = None, **more: object) -> Finding:
+def _finding(kind: str, place: str, present: Access | None, earlier: Access | None = None, **more: Any) -> Finding:
     assert present is not None
     base = Finding(
         kind, present.at, place, present.pool, present.slots, present.owner, present=present, earlier=earlier,

@@ -9,8 +9,9 @@ import pytest
 from kvsan.findings import Access, Failure, Finding, Frame, Held, Joined, PoolTotals, Report, SlotMap
 from kvsan.reporters import json_report
 from kvsan.reporters.escape import quoted, shell_word, visible
-from tests.reporters import samples
-from tests.reporters.conftest import render
+
+from . import samples
+from .conftest import render
 
 HOSTILE = {
     "ansi": "\x1b[2J\x1b[31mboo\x1b[0m",
@@ -21,7 +22,7 @@ HOSTILE = {
     "bidi": "abc\u202egnp.exe\u2066\u2069",
     "hidden": "a\u200bb\ufeffc\u00add\u3164e\U000e0041",
     "separator": "a\u2028b\u2029c\u00a0d\u3000e",
-    "surrogate": "\ud800\udc80",
+    "surrogate": "\ud800x\udc80",
     "markup": "[bold red]x[/] [link=http://x]y[/link] :boom:",
     "zalgo": "e" + "\u0301" * 50,
     "nul": "a\0b\x7fc\x08\x08",
@@ -39,7 +40,7 @@ def _hostile(name: str) -> Report:
     finding = Finding(
         "double_free", 3, f"{name}:1", name, (1,), name, f"tree:{name}", name, "error", access, other,
         (access, other), 2, (Held(name, (1,), 1, 9, access, name),), SlotMap(name, 0, "!.." + name[:3]),
-        name, name, name, name, 2, (Joined(name, 4, name, (2,), name),), 1, name, 0, name, {name: name},
+        name, name, name, name, 2, (Joined(name, 4, name, (2,), name),), 1, name, 0, name[:500], {name: name},
     )  # fmt: skip
     objects = [f"node:{name}", f"owner:{name}", name]
     totals = (PoolTotals(name, name, 9, 1, 0, 8, 0, 0, 0, 0, 1, 5, {name: 1}),)

@@ -11,7 +11,8 @@ from kvsan.explain import find, hint_text, references, why_text
 from kvsan.explanations import EXPLANATIONS
 from kvsan.findings import KINDS
 from kvsan.reporters.phrases import PHRASES
-from tests.reporters.conftest import flat
+
+from .conftest import flat
 
 
 def run(*words: str) -> int:

@@ -7,7 +7,8 @@ import pytest
 from kvsan.findings import Report
 from kvsan.reporters import json_report
 from kvsan.serialize import report_from_dict
-from tests.reporters import samples
+
+from . import samples
 
 
 def test_the_document_has_every_field() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,9 @@ from kvsan.findings import Access, Finding, Held, PoolTotals, Report, SlotMap
 from kvsan.reporters.phrases import agent_phrase, owner_phrase, past
 from kvsan.reporters.slotmap import LETTERS
 from kvsan.reporters.text import age, grouped, percent, plural, ranges, wrap
-from tests.reporters import samples
-from tests.reporters.conftest import flat, render
+
+from . import samples
+from .conftest import flat, render
 
 
 def test_numbers() -> None:
@@ -76,8 +78,8 @@ def test_a_legend_has_the_letters_that_occur() -> None:
 
 def test_a_large_map_is_lines_behind_their_first_slot() -> None:
     text = _map("o" * 40 + "!" + "." * 30, first=4096)
-    assert " kv      4 096  oooooooo oooooooo oooooooo oooooooo\n" in text
-    assert "     => 4 128  oooooooo !....... ........ ........\n" in text
+    assert " kv         4 096  oooooooo oooooooo oooooooo oooooooo\n" in text
+    assert "        =>  4 128  oooooooo !....... ........ ........\n            4 160  .......\n" in text
     assert "! this slot" in flat(text)
 
 
@@ -89,8 +91,8 @@ def test_a_huge_map_says_what_it_does_not_show() -> None:
     assert "… 32 slots not shown" in text
 
 
-def _leak(**more: object) -> Finding:
-    return replace(samples.LEAK, **more)  # type: ignore[arg-type]
+def _leak(**more: Any) -> Finding:
+    return replace(samples.LEAK, **more)
 
 
 def test_direct_holdings_come_before_indirect_ones() -> None:

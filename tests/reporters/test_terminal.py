@@ -11,8 +11,9 @@ from rich.console import Console
 
 from kvsan.findings import KINDS, Access, Finding, Frame, Joined, Report
 from kvsan.reporters import terminal
-from tests.reporters import samples
-from tests.reporters.conftest import flat, render
+
+from . import samples
+from .conftest import flat, render
 
 Snapshot = Callable[[str, str], None]
 
@@ -178,6 +179,32 @@ def test_an_output_without_unicode_gets_every_word() -> None:
     assert "=== kvsan: RACE on req_to_token row 1 ===" in text
     assert "generation 7 -> 8" in text
     assert 'request "n\\xe9"' in text
+
+
+def test_without_totals_a_pool_with_cells_has_rows() -> None:
+    text = render(Report(findings=(samples.RACE,)))
+    assert "RACE on req_to_token row 1 " in text
+    assert " ROW 1  generation" in text
+
+
+def test_row_cells_of_an_event_about_slots() -> None:
+    access = Access("freed", 15, owner="a", pool="kv", slots=(5,), cells=(0, 4))
+    finding = Finding("stale_capture", 15, "kv:5", "kv", (5,), present=access)
+    text = render(Report(findings=(finding,), totals=samples.TOTALS))
+    assert ' FREE   kv slot 5 (row cells [0, 4)) by request "a" ' in text
+
+
+def test_the_end_of_an_owner_names_the_owner_alone() -> None:
+    access = Access("end", 8, owner="a", pool="row", slots=(1,))
+    assert ' END    request "a" ' in render(
+        Report(findings=(Finding("leak", 8, "row:1", "row", (1,), present=access),))
+    )
+
+
+def test_a_missing_order_is_a_sentence() -> None:
+    finding = replace(samples.RACE, missing="nothing makes a wait for b between event 3377 and event 3412")
+    text = flat(render(Report(findings=(finding,))))
+    assert " Nothing makes a wait for b between event 3 377 and event 3 412. ADD " in text
 
 
 def test_pools_of_several_processes_keep_their_kind() -> None:

@@ -1,0 +1,191 @@
+"""The sanitizer that an engine, an adapter or a test talks to: one method for each operation of a trace."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pluggy
+
+from kvsan.depot import StackDepot
+from kvsan.errors import FindingRaised
+from kvsan.events import EVENT_CLASSES, Event, Idle, as_slots
+from kvsan.findings import Failure, Finding, Frame, Joined, PoolTotals, Report
+from kvsan.options import Options
+from kvsan.policy import Policy, token_of
+from kvsan.sinks import Collector, Sink
+from kvsan.tracker import Tracker
+
+from .operations import Operations
+from .specification import PROJECT, Specification
+
+_OWN_FOLDERS = tuple(
+    os.path.dirname(os.path.abspath(path)) + os.sep for path in (__file__, as_slots.__code__.co_filename, pluggy.__file__)
+)
+_ENGINE_FOLDERS = tuple(
+    os.path.join(os.path.dirname(folder.rstrip(os.sep)), "reference_engine") + os.sep for folder in _OWN_FOLDERS
+) + tuple(os.path.join(folder, "reference_engine") + os.sep for folder in _OWN_FOLDERS)
+
+
+def is_own(file: str) -> bool:
+    """Is this a file of kvsan or pluggy, whose frames never show? The reference engine's are an engine's."""
+    return file.startswith(_OWN_FOLDERS) and not file.startswith(_ENGINE_FOLDERS)
+
+
+class Sanitizer(Operations):
+    """Watches one engine process.
+
+    Options are those of `kvsan.options.Options`, by name (`level="full"`, `on_error="raise"`), or a ready `options`.
+    Findings go to `sink`; without one they are kept, and `report()` tells them. Thread-safe. Nothing that fails in here
+    reaches the engine: it is told once, and ends the rule that failed. With `on_error="raise"` a finding raises
+    FindingRaised in the thread that caused it, after the shadow took the event in.
+    """
+
+    enabled = True
+
+    def __init__(self, options: Options | None = None, sink: Sink | None = None, **named: Any) -> None:
+        if options is None:
+            options = Options(**named)
+        self.options = options
+        self.data = options.level == "full"
+        self.depot = StackDepot(options.stack_depth)
+        self.tracker = Tracker(options.level, strict=False, frames=self._frames)
+        self.manager = pluggy.PluginManager(PROJECT)
+        self.manager.add_hookspecs(Specification)
+        self.manager.register(self.tracker, "tracker")
+        self._collector = Collector()
+        self._sink: Sink = sink if sink is not None else self._collector
+        self._policy = Policy(options, self._sink)
+        self._lock = threading.Lock()
+        self._next = 0
+        self._hooks: dict[str, Callable[..., Any]] = {}
+        self._new: list[Finding] = []
+        self._later: list[tuple[Finding, Joined]] = []
+        self._failed: set[str] = set()
+        self.last_event_ns = time.monotonic_ns()
+        self.tracker.state.verdicts.on_finding = self._new.append
+        self.tracker.state.verdicts.on_joined = lambda finding, joined: self._later.append((finding, joined))
+        self.tracker.on_failure = self._tell_failure
+        self._refresh()
+        _living.add(self)
+
+    def add_plugin(self, plugin: object, name: str | None = None) -> None:
+        """Registers a detector, recorder or reporter (see `kvsan.hooks.specification`)."""
+        self.manager.register(plugin, name)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._hooks = {cls.op: getattr(self.manager.hook, cls.hook) for cls in EVENT_CLASSES}
+
+    def _emit(self, event: Event) -> None:
+        """Stamps an event and hands it to the plugins; called by the operation that the engine called."""
+        try:
+            event.time_ns = self.last_event_ns = time.monotonic_ns()
+            event.stack = self.depot.capture(2)
+            with self._lock:
+                event.at = self._next
+                self._next += 1
+                self._hooks[event.op](event=event)
+                if not self._new and not self._later:
+                    return
+                new, later = list(self._new), list(self._later)
+                self._new.clear()
+                self._later.clear()
+        except Exception as error:
+            self._tell_failure(Failure(event.op, f"{type(error).__name__}: {error}", "this event was not taken"))
+            return
+        self._tell(new, later)
+
+    def _refuse(self, op: str, error: Exception) -> None:
+        """An operation whose arguments make no event."""
+        cost = "this event was not taken; slots are host integers: an int, a list, or an int64 array"
+        self._tell_failure(Failure(op, f"{type(error).__name__}: {error}", cost))
+
+    def _tell(self, new: list[Finding], later: list[tuple[Finding, Joined]]) -> None:
+        raised: FindingRaised | None = None
+        for finding in new:
+            try:
+                self._policy.take(finding)
+                self.manager.hook.kvsan_finding(finding=finding)
+            except FindingRaised as error:
+                raised = raised or error
+            except Exception as error:
+                self._tell_failure(Failure("report", f"{type(error).__name__}: {error}", "a finding was not told"))
+        for finding, joined in later:
+            self._policy.joined(token_of(finding), joined)
+        if raised is not None:
+            raise raised
+
+    def _tell_failure(self, failure: Failure) -> None:
+        key = f"{failure.where.split(' ')[0]}:{failure.error}"
+        if key in self._failed or len(self._failed) >= 64:
+            return
+        self._failed.add(key)
+        failure = Failure(failure.where, failure.error, failure.cost, os.getpid())
+        self._sink.failure(failure)
+        self.manager.hook.kvsan_failure(failure=failure)
+
+    def _frames(self, stack: int) -> tuple[Frame, ...]:
+        return tuple(frame for frame in self.depot.frames(stack) if not is_own(frame.file))
+
+    def site_of(self, stack: int) -> str | None:
+        """The innermost engine frame of a stack, in words."""
+        for frame in self.depot.frames(stack):
+            if not is_own(frame.file):
+                return f"{frame.file}:{frame.line} {frame.function}"
+        return None
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def events(self) -> int:
+        """Events taken so far."""
+        return self._next
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything found so far, in the order of the events."""
+        with self._lock:
+            return self.tracker.findings
+
+    def totals(self) -> tuple[PoolTotals, ...]:
+        """The totals of every pool now."""
+        with self._lock:
+            return self.tracker.totals()
+
+    def tell_totals(self) -> None:
+        """Hands the totals of every pool to the sink."""
+        self._sink.totals(self.totals(), self.events)
+
+    def report(self) -> Report:
+        """The report of this sanitizer alone; empty of findings if a sink of your own has them."""
+        self._collector.totals(self.totals(), self.events)
+        return self._collector.report()
+
+    def check_end(self) -> None:
+        """Judges what is still held, as `idle` does: for the end of a test."""
+        self._emit(Idle())
+
+    def check_memory(self) -> str:
+        """The totals line that people know for each pool, then who holds what is not free."""
+        from kvsan.memory import describe
+
+        with self._lock:
+            return describe(self.tracker)
+
+
+_living: weakref.WeakSet[Sanitizer] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """In a forked child no other thread is left that could give a lock back."""
+    for sanitizer in list(_living):
+        sanitizer._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+

@@ -1,0 +1,156 @@
+"""`kvsan check FILE...`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvsan.errors import EventError, KvsanError, TraceError
+from kvsan.events import Event
+from kvsan.findings import Finding, PoolTotals, Report
+from kvsan.ranks import RankHistory, compare
+from kvsan.reporters import json_report
+from kvsan.reporters.terminal import console_for, render
+from kvsan.tracker import Tracker
+from kvsan.traces import Trace, read_trace
+
+FOUND = 88
+UNUSABLE = 2
+
+
+@dataclasses.dataclass(slots=True)
+class Checked:
+    """What one file came to; `error` says why the rest of it could not be read."""
+
+    file: str
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    totals: tuple[PoolTotals, ...] = ()
+    events: int = 0
+    error: TraceError | None = None
+    expect: dict[str, object] | None = None
+    history: RankHistory | None = None
+
+
+class Check:
+    """Judge recorded traces.
+
+    Every FILE is a trace, as text (JSON Lines) or binary; traces whose headers name one group are also compared as the
+    ranks of one engine. Exit status: 0 clean, 88 something was found, 2 a file could not be used.
+    """
+
+    name = "check"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        parser.add_argument("files", nargs="+", metavar="FILE", help="a trace")
+        parser.add_argument("--format", choices=("text", "json"), default="text", help="of the report (default: text)")
+        parser.add_argument("--level", choices=("rows", "slots", "full"), default="full", help="what is judged (default: full)")
+        parser.add_argument("--at", type=int, metavar="EVENT", help="only what was found at this event")
+        parser.add_argument(
+            "--expect", action="store_true", help="compare with what each header expects; 0 if all agree, else 88"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Prints the report to standard output, what could not be read to standard error."""
+        checked = [check_file(file, args.level) for file in args.files]
+        parted = compare([each.history for each in checked if each.history is not None])
+        for each in checked:
+            each.findings += [finding for finding in parted if finding.file == each.file]
+            each.findings.sort(key=lambda finding: finding.at)
+        if args.expect:
+            return _compare_expectations(checked)
+        unusable = [each.error for each in checked if each.error is not None]
+        report = _report(checked, args.at)
+        status = UNUSABLE if unusable else FOUND if report.findings else 0
+        if args.format == "json":
+            sys.stdout.write(json_report.render(report, exit_status=status))
+        elif report.findings or not unusable:
+            render(report, console_for(sys.stdout))
+        for error in unusable:
+            print(f"kvsan: error: {error}", file=sys.stderr)
+        return status
+
+
+def check_file(file: str, level: str = "full") -> Checked:
+    """Judges one trace as far as it can be read."""
+    result = Checked(file)
+    tracker = Tracker(level)
+    number = 1
+    try:
+        trace = read_trace(file)
+        result.expect = trace.header.expect
+        if trace.header.group is not None and trace.header.rank is not None:
+            result.history = RankHistory(trace.header.group, trace.header.rank, file)
+        for event in _with_progress(trace):
+            number = event.at
+            if result.history is not None:
+                result.history.before(event, tracker.state)
+            try:
+                tracker.take(event)
+            except EventError as error:
+                raise TraceError(f"event {event.at} ({event.op}): {error}", file=file) from None
+            result.events += 1
+    except TraceError as error:
+        result.error = error
+        if result.events:
+            result.error = TraceError(
+                f"{error.reason}; {result.events} events up to {number} were read", file=file, line=error.line
+            )
+    result.findings = [dataclasses.replace(finding, file=file) for finding in tracker.findings]
+    result.totals = tracker.totals()
+    return result
+
+
+def _with_progress(trace: Trace) -> Iterator[Event]:
+    """Shows how far a long trace has come, where somebody is looking."""
+    if not sys.stderr.isatty():
+        yield from trace.events
+        return
+    shown = started = time.monotonic()
+    for count, event in enumerate(trace.events):
+        if count % 4096 == 0 and time.monotonic() - shown > 0.5:
+            shown = time.monotonic()
+            rate = count / (shown - started)
+            print(f"\r\033[Kkvsan: {trace.file}: {count:,} events, {rate:,.0f} a second", end="", file=sys.stderr)
+        yield event
+    if shown != started:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _report(checked: list[Checked], at: int | None) -> Report:
+    """One report of all files; findings of one file with one token are counted, not repeated."""
+    findings: dict[tuple[str, str], Finding] = {}
+    for each in checked:
+        for finding in each.findings:
+            if at is not None and finding.at != at:
+                continue
+            key = (each.file, finding.token)
+            known = findings.get(key)
+            findings[key] = dataclasses.replace(known, count=known.count + 1) if known is not None else finding
+    several = len(checked) > 1
+    totals = [
+        dataclasses.replace(pool, pool=f"{pool.pool} ({each.file})") if several else pool
+        for each in checked
+        for pool in each.totals
+    ]
+    return Report(
+        tuple(findings.values()), tuple(totals), processes=len(checked), events=sum(each.events for each in checked)
+    )
+
+
+def _compare_expectations(checked: list[Checked]) -> int:
+    wrong = 0
+    for each in checked:
+        if each.expect is None:
+            raise KvsanError(f"{each.file}: the header has no 'expect' to compare with")
+        want = "clean" if each.expect.get("verdict") == "clean" else f"{each.expect.get('kind')}@{each.expect.get('at')}"
+        got = f"{each.findings[0].kind}@{each.findings[0].at}" if each.findings else "clean"
+        got = str(each.error) if each.error is not None else got
+        wrong += got != want
+        print(f"{'ok   ' if got == want else 'WRONG'} {each.file}: " + (got if got == want else f"want {want}, got {got}"))
+    print(f"{len(checked) - wrong} of {len(checked)} as expected")
+    return FOUND if wrong else 0

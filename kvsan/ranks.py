@@ -1,0 +1,113 @@
+"""Ranks of one group must hand out and take back the same slots in the same order: where two histories part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .events import OWNERSHIP_OPS, Event, Evict, Slots
+from .findings import Access, Finding
+from .rules.cache import held_by
+from .state import State
+
+SHOWN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One ownership event of one pool: what must be equal on every rank, and where it stands."""
+
+    op: str
+    slots: bytes
+    owner: str | None
+    at: int
+    agent: str
+    site: str | None
+    some: tuple[int, ...]
+
+    def agrees(self, other: Change) -> bool:
+        """Same operation on the same slots, for the same owner where both name one."""
+        same_owner = self.owner is None or other.owner is None or self.owner == other.owner
+        return self.op == other.op and self.slots == other.slots and same_owner
+
+
+@dataclass(slots=True)
+class RankHistory:
+    """The ownership events of one rank, by pool. `file` is the trace that they come from."""
+
+    group: str
+    rank: int
+    file: str
+    pools: dict[str, list[Change]] = field(default_factory=dict)
+
+    def before(self, event: Event, state: State) -> None:
+        """Notes an event that the tracker is about to take: an eviction names a node, whose slots are known until then."""
+        if event.op not in OWNERSHIP_OPS:
+            return
+        if isinstance(event, Evict) and event.node is not None:
+            node = state.nodes.find(event.node)
+            if node is not None:
+                for pool in state.by_number:
+                    slots = held_by(pool, node)
+                    if slots.size:
+                        self._add(pool.name, event, slots.tobytes(), tuple(slots[:SHOWN].tolist()))
+            return
+        pool_name = getattr(event, "pool", None)
+        named: Slots | None = getattr(event, "slots", None)
+        if named is None:
+            named = getattr(event, "keys", None)
+        if pool_name is not None and named is not None:
+            self._add(pool_name, event, named.tobytes(), tuple(named[:SHOWN].tolist()))
+
+    def _add(self, pool: str, event: Event, slots: bytes, some: tuple[int, ...]) -> None:
+        change = Change(event.op, slots, event.owner, event.at, event.agent, event.site, some)
+        self.pools.setdefault(pool, []).append(change)
+
+
+def compare(histories: Sequence[RankHistory]) -> list[Finding]:
+    """`rank_divergence`, at most one for each rank and pool: the first event that differs from the lowest rank's."""
+    findings = []
+    for group in sorted({history.group for history in histories}):
+        ranks = sorted((h for h in histories if h.group == group), key=lambda h: h.rank)
+        lowest = ranks[0]
+        for other in ranks[1:]:
+            parted = [
+                finding
+                for pool in sorted(other.pools.keys() | lowest.pools.keys())
+                if (finding := _parting(pool, lowest, other)) is not None
+            ]
+            findings += sorted(parted, key=lambda finding: finding.at)[:1]
+    return findings
+
+
+def _parting(pool: str, lowest: RankHistory, other: RankHistory) -> Finding | None:
+    for number, (theirs, right) in enumerate(zip(other.pools.get(pool, ()), lowest.pools.get(pool, ()), strict=False)):
+        if not theirs.agrees(right):
+            return Finding(
+                kind="rank_divergence",
+                at=theirs.at,
+                object=f"{pool}:{theirs.some[0]}" if theirs.some else pool,
+                pool=pool,
+                slots=theirs.some,
+                owner=theirs.owner,
+                present=_access(pool, theirs, f"rank {other.rank}, {other.file}"),
+                earlier=_access(pool, right, f"rank {lowest.rank}, {lowest.file}"),
+                why=f"Event {number} of pool {pool} is {_words(theirs)} on rank {other.rank} and {_words(right)} on rank "
+                f"{lowest.rank}: from here on the same slot means something else on each.",
+                token=f"rank_divergence:{pool}:{theirs.site or theirs.op}",
+                rank=other.rank,
+                file=other.file,
+            )
+    return None
+
+
+def _words(change: Change) -> str:
+    slots = ", ".join(map(str, change.some[:8])) + (", ..." if len(change.some) > 8 else "")
+    return f"{change.op} [{slots}]" + (f' for "{change.owner}"' if change.owner else "")
+
+
+def _access(pool: str, change: Change, note: str) -> Access:
+    return Access(
+        what=change.op, at=change.at, agent=change.agent, owner=change.owner, pool=pool, slots=change.some,
+        site=change.site, note=note,
+    )  # fmt: skip

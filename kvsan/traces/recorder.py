@@ -1,0 +1,99 @@
+"""Records a process's events to a trace, on a thread of its own: a plugin of the hooks' manager."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+import pluggy
+
+from ..events import EVENT_CLASSES, Event
+from .binary import BinaryWriter
+from .text import TextWriter
+
+hookimpl = pluggy.HookimplMarker("kvsan")
+
+WAITING = 200_000
+"""Events that may wait to be written. A trace with a hole would be judged wrongly, so recording ends when more would."""
+
+
+class Recorder:
+    """Appends every event to `path`: text if it ends in .jsonl, binary else. `site_of` puts a stack id into words.
+
+    Raises OSError if the file cannot be made.
+    """
+
+    def __init__(self, path: str, site_of: Callable[[int], str | None]) -> None:
+        self.path = path
+        self._site_of = site_of
+        self._queue: SimpleQueue[Event | None] = SimpleQueue()
+        self._ended = ""
+        self._writer: TextWriter | BinaryWriter
+        header = {"engine": "", "title": f"process {os.getpid()}"}
+        if path.endswith(".jsonl"):
+            self._text = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
+            self._writer, self._flush, self._close = TextWriter(self._text, **header), self._text.flush, self._text.close
+        else:
+            stream = open(path, "wb")  # noqa: SIM115 (closed by `close`)
+            self._writer, self._flush, self._close = BinaryWriter(stream, **header), stream.flush, stream.close
+        self._thread = threading.Thread(target=self._run, name="kvsan-recorder", daemon=True)
+        self._thread.start()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def take(self, event: Event) -> None:
+        """Queues an event."""
+        if self._ended:
+            return
+        if self._queue.qsize() >= WAITING:
+            self._ended = f"{self.path}: recording ended at event {event.at}, because the disk was too slow"
+            return
+        self._queue.put(event)
+
+    def close(self) -> list[str]:
+        """Writes what waits and closes the file; returns sentences that a person must read."""
+        notes = [self._ended] if self._ended else []
+        self._ended = self._ended or "closed"
+        self._queue.put(None)
+        self._thread.join(5.0)
+        return notes
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    event = self._queue.get(timeout=0.2)
+                except Empty:
+                    self._flush()
+                    continue
+                if event is None:
+                    return
+                if event.site is None and event.stack:
+                    event.site = self._site_of(event.stack)
+                self._writer.write(event)
+        except (OSError, ValueError) as error:
+            self._ended = f"{self.path}: recording ended: {error}"
+        finally:
+            try:
+                self._close()
+            except OSError as error:
+                self._ended = f"{self.path}: recording ended: {error}"
+
+    def _after_fork(self) -> None:
+        """The writing thread exists in the parent alone, and so does the file's story."""
+        self._ended = "forked"
+
+
+def _add_hooks() -> None:
+    for cls in EVENT_CLASSES:
+
+        def implementation(self: Recorder, event: Event) -> None:
+            self.take(event)
+
+        implementation.__name__ = cls.hook
+        implementation.__qualname__ = f"Recorder.{cls.hook}"  # pluggy takes `self` away where this says it is a method
+        setattr(Recorder, cls.hook, hookimpl(implementation))
+
+
+_add_hooks()

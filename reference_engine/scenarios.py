@@ -1,0 +1,89 @@
+"""Workloads that provoke one historical bug each, from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kvsan.reference_engine import bugs
+from kvsan.reference_engine.config import EngineConfig
+from kvsan.reference_engine.request import SamplingParams
+from kvsan.reference_engine.workload import Arrival, random_text
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """An engine with the bug switched on, and what arrives; `victims` are the requests whose tokens may go wrong."""
+
+    config: EngineConfig
+    arrivals: list[Arrival]
+    victims: tuple[str, ...]
+
+    def fixed(self) -> Scenario:
+        """The same without the bug."""
+        return replace(self, config=replace(self.config, bug=None))
+
+
+def scenario(
+    name: str, seed: int, *, page_size: int = 1, loop: str = "overlap", schedule_policy: str = "late"
+) -> Scenario:
+    """The workload for the bug of that name; KeyError if there is none.
+
+    The bugs of the mixed chunk need the overlapped loop, as in history.
+    """
+    base = EngineConfig(page_size=page_size, loop=loop, schedule_policy=schedule_policy, seed=seed, bug=name)
+    return _BUILDERS[name](base, random.Random(seed))
+
+
+def _row_realloc(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`first` leaves a prefix in the cache. `victim` has two chunks; `other` matches the prefix, joins the second chunk
+    and is handed the row of the first."""
+    chunk = 32
+    prefix = random_text(rng, 16 * rng.randint(1, 3))
+    tail = rng.randint(1, 10)
+    arrivals = [
+        Arrival(0, "first", prefix + random_text(rng, 3), SamplingParams(1)),
+        Arrival(10, "victim", random_text(rng, chunk + tail), SamplingParams(rng.randint(4, 10), ignore_eos=True)),
+        Arrival(10, "other", prefix + random_text(rng, rng.randint(1, 20)), SamplingParams(rng.randint(1, 6))),
+    ]
+    config = replace(base, rows=2, chunked_prefill_size=chunk, context_len=128, kv_tokens=512)
+    return Scenario(config, arrivals, ("victim",))
+
+
+def _rejected_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`steady` decodes all the time; `too-long` passes the front end and is rejected by the scheduler."""
+    config = replace(base, rows=4, mixed_chunk=True, context_len=128, kv_tokens=512)
+    too_long = config.max_input_len + rng.randint(1, 4)
+    arrivals = [
+        Arrival(0, "steady", random_text(rng, rng.randint(1, 40)), SamplingParams(40, ignore_eos=True)),
+        Arrival(rng.randint(2, 20), "too-long", random_text(rng, too_long), SamplingParams(1)),
+        Arrival(rng.randint(2, 30), "later", random_text(rng, rng.randint(1, 40)), SamplingParams(5)),
+    ]
+    return Scenario(config, arrivals, ())
+
+
+def _retracted_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`a` and `b` decode; `retracted` is prefilled with them in one mixed batch, which takes the last free page, and is
+    retracted in the next step. `late` gets a row that `retracted` has too."""
+    page = base.page_size
+    step = rng.randint(3, 8)
+    held = 16 * rng.randint(1, 2)
+    prompt = 16 * rng.randint(1, 3)
+    rest = SamplingParams(page + 20, ignore_eos=True)
+    arrivals = [
+        Arrival(0, "a", random_text(rng, held - step + 1), rest),
+        Arrival(0, "b", random_text(rng, held - step + 1), rest),
+        Arrival(step, "retracted", random_text(rng, prompt), SamplingParams(12, ignore_eos=True)),
+        Arrival(step + 2, "late", random_text(rng, 5), SamplingParams(12, ignore_eos=True)),
+    ]
+    config = replace(base, rows=4, mixed_chunk=True, context_len=128, kv_tokens=2 * held + prompt + 2 * page)
+    return Scenario(config, arrivals, ("retracted", "late"))
+
+
+_BUILDERS: dict[str, Callable[[EngineConfig, random.Random], Scenario]] = {
+    bugs.ROW_REALLOC: _row_realloc,
+    bugs.ABORT_KEEPS_ROW: _rejected_in_mixed_batch,
+    bugs.ABORT_STILL_LEAKS: _rejected_in_mixed_batch,
+    bugs.ABORT_DOUBLE_RELEASE: _retracted_in_mixed_batch,
+}

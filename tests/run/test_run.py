@@ -1,0 +1,217 @@
+"""`kvsan run` as a command: statuses, reports, options, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.run.wrapped import KVSAN, clean_environment, program, wrapped, wrapped_program
+
+
+def kvsan(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*KVSAN, *argv], text=True, capture_output=True, env=clean_environment(**variables), timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ([], 88),
+        (["--error-exitcode", "7"], 7),
+        (["--keep-exitcode"], 3),
+        (["--keep-exitcode", "--error-exitcode=7"], 3),
+    ],
+)
+def test_status_when_something_was_found(options: list[str], status: int, tmp_path: Path) -> None:
+    got = wrapped_program(tmp_path, "import fake; fake.find('a'); sys.exit(3)", options=options)
+    assert got.status == status
+    assert got.report["exit"] == status
+    assert f"Exit status {status}" in got.err
+    assert "The command itself ended with status 3." in got.notes
+
+
+@pytest.mark.parametrize(("code", "status"), [("true", 0), ("exit 3", 3), ("kill -SEGV $$", 128 + 11)])
+def test_status_of_a_clean_command_that_is_not_python(code: str, status: int, tmp_path: Path) -> None:
+    got = wrapped(tmp_path, ["sh", "-c", code])
+    assert got.status == status
+    assert "nothing to enter" in got.notes
+    assert got.out == ""
+
+
+def test_status_when_there_is_no_such_command(tmp_path: Path) -> None:
+    got = wrapped(tmp_path, ["kvsan-has-no-such-command", "x"])
+    assert (got.status, got.err) == (127, "kvsan: error: kvsan-has-no-such-command: no such command\n")
+    script = tmp_path / "script"
+    script.write_text("not a program")
+    for argv, reason in (([str(script)], "Permission denied"), ([str(tmp_path)], "Permission denied")):
+        got = wrapped(tmp_path, argv)
+        assert (got.status, got.err) == (126, f"kvsan: error: {argv[0]}: cannot be run: {reason}\n")
+    script.chmod(0o755)
+    assert wrapped(tmp_path, [str(script)]).status == 126
+
+
+def test_input_and_output_are_the_commands_own(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*KVSAN, "run", "--", "sh", "-c", "cat; echo err >&2"], input="in\n", text=True, capture_output=True,
+        env=clean_environment(), timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "in\n")
+    assert done.stderr.startswith("err\n")
+
+
+def test_reports_go_to_files_by_their_ending(tmp_path: Path) -> None:
+    text = tmp_path / "report.txt"
+    got = wrapped_program(tmp_path, "import fake; fake.find('a')", options=["--report", str(text)])
+    assert got.report["findings"][0]["token"] == "a"
+    assert "DEDUP: a" in text.read_text()
+    assert "\x1b" not in text.read_text()
+    assert "DEDUP: a" in got.err
+
+
+def test_halt_ends_the_process_with_the_status(tmp_path: Path) -> None:
+    got = wrapped_program(
+        tmp_path,
+        """
+        import fake
+        from kvsan.findings import Finding
+        from kvsan.policy import Policy
+        def start(options, sink):
+            fake.policy = Policy(options, sink)
+        fake.hooks(start, lambda: None)
+        fake.policy.take(Finding("leak", 1, "kv:1", token="a"))
+        print("not reached")
+        """,
+        options=["--on-error", "halt", "--error-exitcode", "9"],
+    )
+    assert (got.status, got.out, got.tokens) == (9, "", {"a"})
+    assert "kvsan: LEAK on kv:1; on_error=halt ends this process" in got.err
+    assert "without last words" not in got.notes
+    assert "ended with status 9" in got.notes
+
+
+def test_options_reach_the_process(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.kvsan]\nstack_depth = 3\nmax_findings = 5\n")
+    got = wrapped_program(
+        tmp_path,
+        """
+        import fake
+        os.chdir("/")
+        fake.hooks(lambda options, sink: print(options.stack_depth, options.max_findings, options.level, options.record))
+        """,
+        options=["--max-findings", "6", "--level", "rows", "--record", "x.kvt"],
+    )
+    assert got.out == f"3 6 rows {tmp_path / 'x.kvt'}\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["run"], "no command to run; write kvsan run [options] -- COMMAND"),
+        (["run", "--"], "no command to run"),
+        (["run", "--levle", "rows", "--", "true"], "--levle"),
+        (["run", "--level", "row", "--", "true"], "did you mean 'rows'"),
+        (["run", "--suppress", "/nowhere/x", "--", "true"], "/nowhere/x cannot be read"),
+        (["run", "--report", "/nowhere/x.json", "--", "true"], "/nowhere is missing or not writable"),
+        (["run", "--report", "x.sarif", "--", "true"], "this format is not there yet"),
+        (["rum"], "invalid choice: 'rum'"),
+        ([], "COMMAND"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_status_2(argv: list[str], message: str) -> None:
+    got = kvsan(*argv)
+    assert got.returncode == 2
+    assert got.stdout == ""
+    assert got.stderr.startswith("kvsan: error: ")
+    assert got.stderr.count("\n") == 1
+    assert message in got.stderr
+
+
+def test_a_wrong_variable_is_found_before_the_command_starts() -> None:
+    got = kvsan("run", "--", "echo", "started", KVSAN_OPTIONS="levle=rows")
+    assert (got.returncode, got.stdout) == (2, "")
+    assert "did you mean 'level'" in got.stderr
+
+
+def test_what_belongs_to_the_command_is_the_commands(tmp_path: Path) -> None:
+    assert kvsan("run", "--", "echo", "--level", "x", "--", "--help").stdout == "--level x -- --help\n"
+    assert kvsan("run", "echo", "--level", "x").stdout == "--level x\n"
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_fits_80_columns(argv: list[str]) -> None:
+    got = kvsan(*argv, COLUMNS="80")
+    assert got.returncode == 0
+    assert got.stdout
+    assert max(map(len, got.stdout.splitlines())) <= 80
+
+
+def test_the_spool_goes_away_and_a_given_one_stays(tmp_path: Path) -> None:
+    places = tmp_path / "tmp"
+    places.mkdir()
+    file = program(tmp_path, "import fake; fake.find('a')")
+    assert kvsan("run", "--", sys.executable, file, TMPDIR=str(places)).returncode == 88
+    assert os.listdir(places) == []
+    spool = tmp_path / "spool"
+    assert kvsan("run", "--", sys.executable, file, KVSAN_OPTIONS=f"spool={spool}").returncode == 88
+    assert list(spool.glob("*.jsonl"))
+    spool.chmod(0o755)
+    got = kvsan("run", "--", sys.executable, file, KVSAN_OPTIONS=f"spool={spool}")
+    assert (got.returncode, "open to others" in got.stderr) == (2, True)
+
+
+def test_the_rest_of_the_tree_is_waited_for(tmp_path: Path) -> None:
+    child = program(tmp_path, "import fake, time; time.sleep(1); fake.find('late')", "child.py")
+    got = wrapped_program(tmp_path, f"import subprocess; subprocess.Popen([sys.executable, {child!r}])")
+    assert (got.status, got.tokens) == (88, {"late"})
+
+
+def test_what_never_ends_is_not_waited_for_for_ever_and_named(tmp_path: Path) -> None:
+    pids = tmp_path / "pid"
+    child = program(
+        tmp_path, f"import time; open({str(pids)!r}, 'w').write(str(os.getpid())); time.sleep(60)", "child.py"
+    )
+    file = program(
+        tmp_path,
+        f"import subprocess; subprocess.Popen([sys.executable, {child!r}], stdout=2); print('done', flush=True)",
+    )
+    code = (
+        "import sys, kvsan.commands.run as run; run.LINGER_SECONDS = 0.5; from kvsan.cli import main; "
+        f"sys.exit(main(['run', '--report', {str(tmp_path / 'r.json')!r}, '--', sys.executable, {file!r}]))"
+    )
+    before = time.monotonic()
+    with open(tmp_path / "err", "w") as err:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=err, env=clean_environment(), timeout=60
+        )
+    os.kill(int(pids.read_text()), 9)
+    assert (done.returncode, done.stdout) == (0, b"done\n")
+    assert time.monotonic() - before < 30
+    notes = "\n".join(json.loads((tmp_path / "r.json").read_text())["notes"])
+    assert (
+        f"Still running when this report was made, with findings that are not in it: pid {pids.read_text()}." in notes
+    )
+
+
+def test_a_wrapper_in_a_wrapper(tmp_path: Path) -> None:
+    file = program(tmp_path, "import fake; fake.find('a')")
+    got = wrapped(tmp_path, [*KVSAN, "run", "--", sys.executable, file])
+    assert got.status == 88  # the inner one's status, as the command's own
+    assert got.report["findings"] == []
+
+
+def test_a_report_nobody_reads_keeps_the_status(tmp_path: Path) -> None:
+    file = program(tmp_path, "import fake; fake.find('a')")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*KVSAN, "run", "--", sys.executable, file], stderr=writer, env=clean_environment(), timeout=60
+    )
+    os.close(writer)
+    assert done.returncode == 88
