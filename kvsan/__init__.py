@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not from typing: entering a process would load that, at ten times the cost of all else
+    from typing import Any
 
-if TYPE_CHECKING:
     from .hooks.sanitizer import Sanitizer
     from .memory import check_memory
 

@@ -62,6 +62,26 @@ def announce(directory: str, how: str) -> None:
     )
 
 
+def announce_child(directory: str, pid: int, argv: list[str]) -> None:
+    """Leaves the name of a program that this process has started, so that one that is not entered is missed."""
+    start = start_of(pid)
+    if start is None:
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    fd = os.open(os.path.join(directory, f"{pid}-{start}.child"), flags, 0o600)
+    try:
+        os.write(fd, f"[{', '.join(map(quote, argv))}]".encode())
+    finally:
+        os.close(fd)
+
+
+def is_python(executable: str) -> bool:
+    """Whether the program is an interpreter, by its name: python, python3.11, pypy3, ..."""
+    name = executable.rpartition("/")[2]
+    rest = name.removeprefix("python") if name.startswith("python") else name.removeprefix("pypy")
+    return rest != name and not rest.strip("0123456789.t")
+
+
 def quote(text: str) -> str:
     """A JSON string, without loading the json package."""
     try:

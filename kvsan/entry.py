@@ -10,12 +10,13 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
 from kvsan import announce, inherit
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not from typing, which would be loaded for this alone
     from types import FrameType
+    from typing import Any
 
     from kvsan.spool import SpoolWriter
 
@@ -25,6 +26,8 @@ TOTALS_SECONDS = 1.0
 _lock = _thread.RLock()
 _spool: str | None = None
 _writer: SpoolWriter | None = None
+_sanitizer: Any = None
+_events_at_fork = -1
 _failed = False
 _ready = False
 _finished = False
@@ -64,7 +67,7 @@ def activate() -> None:
 
 
 def _activate(spool: str) -> None:
-    global _writer, _failed, _ready
+    global _writer, _sanitizer, _failed, _ready
     try:
         from kvsan.options import Options
         from kvsan.spool import SpoolWriter
@@ -73,7 +76,7 @@ def _activate(spool: str) -> None:
         # policy before os._exit is patched: halting has nothing to wait for
         from kvsan import hooks, policy  # noqa: F401
 
-        hooks.start(Options.from_environment(os.environ, os.getcwd()), writer)
+        _sanitizer = hooks.start(Options.from_environment(os.environ, os.getcwd()), writer)
         writer.active(_process_name())
         _finish_at_exit()
         _ready = True
@@ -88,17 +91,15 @@ def finish() -> None:
     if _writer is None or _failed or _finished:
         return
     _finished = True
+    if getattr(_sanitizer, "events", 0) == _events_at_fork:
+        return  # a forked helper that never touched a slot: its totals are its parent's
     try:
-        _take_totals()
+        from kvsan import hooks
+
+        hooks.stop()
     except Exception as error:
         _report_failure(error)
     _writer.close(2.0)
-
-
-def _take_totals() -> None:
-    from kvsan import hooks
-
-    hooks.stop()
 
 
 def _finish_at_exit() -> None:
@@ -154,9 +155,11 @@ def _finish_in_time() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _lock, _finished
+    global _lock, _finished, _events_at_fork
     _lock = _thread.RLock()
     _finished = False
+    if _writer is not None:
+        _events_at_fork = getattr(_sanitizer, "events", -2)
     if _spool is not None:
         try:
             announce.announce(_spool, "fork")

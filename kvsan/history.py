@@ -11,20 +11,27 @@ KEPT_EVENTS = 32_768
 KEPT_SLOTS = 4_000_000
 
 
+def named_slots(event: Event) -> int:
+    """How many slots the event names."""
+    slots = getattr(event, "slots", None)
+    return slots.size if slots is not None else 0
+
+
 class History:
     """The last events by index; old ones go when the events or the slots that they name become too many."""
 
     def __init__(self) -> None:
-        self._events: deque[tuple[Event, int, int]] = deque()  # event, scheduler step, slots it names
+        self._events: deque[tuple[Event, int]] = deque()
         self._slots = 0
         self.step = 0
 
     def append(self, event: Event, slots: int) -> None:
         """Keeps an event that names `slots` slots."""
-        self._events.append((event, self.step, slots))
+        events = self._events
+        events.append((event, self.step))
         self._slots += slots
-        while len(self._events) > KEPT_EVENTS or (self._slots > KEPT_SLOTS and len(self._events) > 1):
-            self._slots -= self._events.popleft()[2]
+        while len(events) > KEPT_EVENTS or (self._slots > KEPT_SLOTS and len(events) > 1):
+            self._slots -= named_slots(events.popleft()[0])
 
     def find(self, at: int) -> tuple[Event, int] | None:
         """Event `at` and the scheduler step it fell in, if it is still kept."""
@@ -32,15 +39,15 @@ class History:
             return None
         position = at - self._events[0][0].at
         if 0 <= position < len(self._events):
-            event, step, _ = self._events[position]
+            event, step = self._events[position]
             if event.at == at:
                 return event, step
-        for event, step, _ in reversed(self._events):  # indices of a damaged trace may have holes
+        for event, step in reversed(self._events):  # indices of a damaged trace may have holes
             if event.at <= at:
                 return (event, step) if event.at == at else None
         return None
 
     def backwards(self) -> Iterator[tuple[Event, int]]:
         """Events and their steps, latest first."""
-        for event, step, _ in reversed(self._events):
+        for event, step in reversed(self._events):
             yield event, step

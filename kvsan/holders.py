@@ -33,21 +33,17 @@ class Holder:
     ended_at: int = -1
     record: KvRecord | None = None
     remapped: int = 0  # grows when a slot that the holder's rows map is given back
+    bits: int = field(init=False)
+    """The holder id at its place in a tenancy word."""
+    is_node: bool = field(init=False)
+    """Cache nodes hold what they inserted, and what `tree:NODE` allocated."""
+    is_session: bool = field(init=False)
+    """Sessions may hold slots while the engine is idle."""
 
-    @property
-    def bits(self) -> int:
-        """The holder id at its place in a tenancy word."""
-        return self.number << HOLDER_SHIFT
-
-    @property
-    def is_node(self) -> bool:
-        """Cache nodes hold what they inserted, and what `tree:NODE` allocated."""
-        return self.name.startswith("tree:")
-
-    @property
-    def is_session(self) -> bool:
-        """Sessions may hold slots while the engine is idle."""
-        return self.name.startswith("session:")
+    def __post_init__(self) -> None:
+        self.bits = self.number << HOLDER_SHIFT
+        self.is_node = self.name.startswith("tree:")
+        self.is_session = self.name.startswith("session:")
 
     @property
     def live(self) -> bool:

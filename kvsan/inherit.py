@@ -1,5 +1,6 @@
 """Keeps kvsan's variables in the environment of child processes, also where an entered parent cleans it.
 
+A child that looks like Python is noted in the spool, so that one that was not entered all the same is missed there.
 Patches the few functions through which Python starts programs. A child whose environment says `KVSAN=0` is left alone.
 No audit hook: one could never be taken away again, and it would be called for every `sys._getframe`.
 """
@@ -8,12 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+
+from kvsan.announce import announce_child, is_python
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not from typing, which would be loaded for this alone
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
 NAMES = ("KVSAN", "KVSAN_OPTIONS", "KVSAN_SPOOL")
-
-Environment = dict[str, str]
 
 
 def site_folder(spool: str) -> str:
@@ -28,7 +32,7 @@ def with_site(pythonpath: str | None, spool: str) -> str:
     return os.pathsep.join([folder, *(part for part in parts if part != folder)])
 
 
-def install(variables: Environment) -> None:
+def install(variables: dict[str, str]) -> None:
     """Patches os and _posixsubprocess, once in a process; children get the variables that their environment lacks."""
     _patch(os, "execv", lambda call: _exec(call, os.execve, variables))
     _patch(os, "execve", lambda call: _with_environment(call, 2, variables))
@@ -45,7 +49,7 @@ def install(variables: Environment) -> None:
         subprocess._fork_exec = _posixsubprocess.fork_exec
 
 
-def completed(env: Mapping[Any, Any], variables: Environment) -> Mapping[Any, Any]:
+def completed(env: Mapping[Any, Any], variables: dict[str, str]) -> Mapping[Any, Any]:
     """The environment itself when it has what it needs or declines, else a copy with the variables added."""
     present = {os.fsdecode(key): value for key, value in env.items() if os.fsdecode(key) in (*NAMES, "PYTHONPATH")}
     if all(name in present for name in NAMES) or os.fsdecode(present.get("KVSAN", "1")) == "0":
@@ -67,7 +71,16 @@ def _patch(module: Any, name: str, make: Callable[[Callable[..., Any]], Callable
     setattr(module, name, replacement)
 
 
-def _with_environment(call: Callable[..., Any], place: int, variables: Environment) -> Callable[..., Any]:
+def _note_child(pid: Any, argv: Any, candidates: Iterable[Any], variables: dict[str, str]) -> None:
+    """Leaves word of a Python process that this one has started; what fails here is not worth a word."""
+    try:
+        if any(is_python(os.fsdecode(one)) and os.access(one, os.X_OK) for one in candidates):
+            announce_child(variables["KVSAN_SPOOL"], pid, [os.fsdecode(word) for word in argv])
+    except Exception:
+        return
+
+
+def _with_environment(call: Callable[..., Any], place: int, variables: dict[str, str]) -> Callable[..., Any]:
     """A function that takes the environment as a mapping, at that place or as the argument `env`."""
 
     def start(*args: Any, **rest: Any) -> Any:
@@ -78,12 +91,15 @@ def _with_environment(call: Callable[..., Any], place: int, variables: Environme
                 rest["env"] = completed(rest["env"], variables)
         except Exception:
             pass  # not an environment: let the real function complain
-        return call(*args, **rest)
+        result = call(*args, **rest)
+        if isinstance(result, int):  # a process id; exec does not come back
+            _note_child(result, args[1] if len(args) > 1 else (), args[:1], variables)
+        return result
 
     return start
 
 
-def _with_list(call: Callable[..., Any], place: int, variables: Environment) -> Callable[..., Any]:
+def _with_list(call: Callable[..., Any], place: int, variables: dict[str, str]) -> Callable[..., Any]:
     """fork_exec takes a list of b"NAME=value", or None for the environment of the process."""
 
     def start(*args: Any) -> Any:
@@ -96,12 +112,14 @@ def _with_list(call: Callable[..., Any], place: int, variables: Environment) -> 
                 args = (*args[:place], items, *args[place + 1 :])
         except Exception:
             pass
-        return call(*args)
+        pid = call(*args)
+        _note_child(pid, args[0], args[1], variables)
+        return pid
 
     return start
 
 
-def _exec(call: Callable[..., Any], with_env: Callable[..., Any], variables: Environment) -> Callable[..., Any]:
+def _exec(call: Callable[..., Any], with_env: Callable[..., Any], variables: dict[str, str]) -> Callable[..., Any]:
     """execv passes on the environment of the process, which the program may have cleaned."""
 
     def start(path: Any, args: Any, /) -> Any:

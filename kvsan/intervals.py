@@ -68,6 +68,16 @@ class Runs:
         while first >= 2 and self._merge(first - 2, agent, settled):
             first -= 1
 
+    def erase(self, begin: int, end: int) -> None:
+        """Forgets the accesses to [begin, end)."""
+        kept = []
+        for run in self._runs:
+            if run.begin < begin:
+                kept.append(Run(run.begin, min(run.end, begin), run.agent, run.at))
+            if run.end > end:
+                kept.append(Run(max(run.begin, end), run.end, run.agent, run.at))
+        self._runs = kept
+
     def _merge(self, position: int, agent: int, settled: int) -> bool:
         left, right = self._runs[position], self._runs[position + 1]
         if left.end != right.begin or left.agent != agent or right.agent != agent:

@@ -45,7 +45,12 @@ class Node:
             stack.extend(node.children)
 
     def hang_under(self, parent: Node | None) -> None:
-        """Moves the node under another one (None: the root)."""
+        """Moves the node under another one (None: the root); not under itself or what hangs below it."""
+        above = parent
+        while above is not None:
+            if above is self:
+                return
+            above = above.parent
         if self.parent is not None:
             self.parent.children.discard(self)
         self.parent = parent

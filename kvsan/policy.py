@@ -71,8 +71,9 @@ def _suppression(line: str, place: str) -> Suppression:
 
 
 class Policy:
-    """Decides about every finding of a process. Calls come one at a time, under the tracker's lock.
+    """Decides about every finding of a process.
 
+    Several threads may call; the worst that comes of it is a finding told twice, which the report counts as one.
     `leave` ends the process for `on_error=halt`.
     """
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import shlex
 import sys
 import time
 from dataclasses import dataclass
 
-from kvsan.announce import start_of
+from kvsan.announce import is_python, start_of
 
-_PYTHON = re.compile(r"(python|pypy)[\d.]*t?$")
 _SETTLED_SECONDS = 0.5
 """A process this old has had the time to enter itself, or to become the program that it was forked for."""
+
+_YOUNG_SECONDS = 3.0
+"""For so long a process that has not entered itself may still do so."""
 
 Key = tuple[int, int]
 """A process for ever: its id and when it began."""
@@ -33,19 +35,23 @@ class Sighting:
 
 
 class ProcessTree:
-    """Looks at the tree of `root` from time to time; what lives shorter than the pause between may stay unseen."""
+    """Looks at the tree of `root` from time to time.
+
+    What lives shorter than the pause between stays unseen, unless an entered process started it and left word of it.
+    """
 
     def __init__(self, root: int, spool: str) -> None:
         self._root = root
         self._spool = spool
         self._sightings: dict[Key, Sighting] = {}
+        self._first: dict[Key, float] = {}
         self._seen: set[Key] = set()
         self.news = False
         """Whether the last look showed a process that the one before did not."""
 
     def look(self) -> None:
         """Notes every Python process of the tree that has no file in the spool."""
-        entered = self._entered()
+        entered = self._named(".jsonl")
         now = time.monotonic()
         before = len(self._seen)
         pending: list[tuple[int, tuple[str, ...]]] = [(self._root, ())]
@@ -66,25 +72,43 @@ class ProcessTree:
 
     def running(self) -> set[int]:
         """The entered processes that still run."""
-        return {pid for pid, start in self._entered() if start_of(pid) == start and not _is_zombie(pid)}
+        return {pid for pid, start in self._named(".jsonl") if _is_alive(pid, start)}
+
+    def unsettled(self) -> bool:
+        """Whether some process may still have something to tell: it runs, or may be about to enter itself."""
+        now = time.monotonic()
+        for key in (self._named(".child") | self._sightings.keys()) - self._named(".jsonl"):
+            if now - self._first.setdefault(key, now) < _YOUNG_SECONDS and _is_alive(*key):
+                return True
+        return bool(self.running())
 
     def missed(self) -> list[str]:
         """A sentence for each Python process that was not entered, with the reason where it shows."""
-        entered = self._entered()
+        entered = self._named(".jsonl")
+        found: dict[Key, tuple[tuple[str, ...], str]] = {}
+        for key in self._named(".child"):
+            argv = self._word(key)
+            found[key] = (
+                argv,
+                _reason_of_flags(argv) or "it ended before it got so far, or its site module does not run",
+            )
+        for key, seen in self._sightings.items():
+            if seen.last - seen.first >= _SETTLED_SECONDS or seen.argv != seen.parent_argv:
+                found[key] = seen.argv, _reason(seen)
         return [
-            f"pid {pid} ({_shown(seen.argv)}) was not entered: {_reason(seen)}. kvsan saw nothing of it."
-            for (pid, start), seen in sorted(self._sightings.items())
-            if (pid, start) not in entered
-            and (seen.last - seen.first >= _SETTLED_SECONDS or seen.argv != seen.parent_argv)
+            f"pid {key[0]} ({_shown(argv)}) was not entered: {reason}. kvsan saw nothing of it."
+            for key, (argv, reason) in sorted(found.items())
+            if key not in entered and not _only_says_something(argv)
         ]
 
     def _note(self, key: Key, argv: tuple[str, ...], parent_argv: tuple[str, ...], now: float) -> None:
         executable = _executable(key[0], argv)
-        if not _PYTHON.match(os.path.basename(executable)) or not argv:
+        if not is_python(executable) or not argv:
             if argv:  # what was forked has become another program; a process that is just ending shows nothing
                 self._sightings.pop(key, None)
             return
         earlier = self._sightings.get(key)
+        self._first.setdefault(key, now)
         self._sightings[key] = Sighting(
             argv,
             executable,
@@ -95,13 +119,22 @@ class ProcessTree:
             now,
         )
 
-    def _entered(self) -> set[Key]:
+    def _named(self, ending: str) -> set[Key]:
+        """The processes that have a file with this ending in the spool."""
         try:
             names = os.listdir(self._spool)
         except OSError:
             return set()
-        parts = [name[: -len(".jsonl")].split("-") for name in names if name.endswith(".jsonl")]
+        parts = [name[: -len(ending)].split("-") for name in names if name.endswith(ending)]
         return {(int(pid), int(start)) for pid, start in parts}
+
+    def _word(self, key: Key) -> tuple[str, ...]:
+        """The command line that the parent left of the process."""
+        try:
+            with open(os.path.join(self._spool, f"{key[0]}-{key[1]}.child"), encoding="utf-8") as file:
+                return tuple(map(str, json.load(file)))
+        except (OSError, ValueError, TypeError):
+            return ()
 
 
 def state_of(pid: int) -> str:
@@ -114,16 +147,25 @@ def state_of(pid: int) -> str:
 
 
 def _reason(seen: Sighting) -> str:
-    letters = _interpreter_letters(seen.argv)
-    if "S" in letters:
-        return "-S keeps the interpreter from loading what enters it"
+    flags = _reason_of_flags(seen.argv)
+    if flags:
+        return flags
     if not seen.same_user:
         return "it runs as another user, who has no access to this run's findings"
     if not seen.has_variables:
         return "its environment was cleaned by a program that is not Python, or it asked for KVSAN=0"
-    if os.path.realpath(seen.executable) != os.path.realpath(sys.executable) or letters & {"E", "I", "s"}:
+    if os.path.realpath(seen.executable) != os.path.realpath(sys.executable) or seen.executable != sys.executable:
         return f"kvsan is not installed where {seen.executable} looks with these flags"
     return "it ended before it got so far, or its site module does not run"
+
+
+def _reason_of_flags(argv: tuple[str, ...]) -> str:
+    return "-S keeps the interpreter from loading what enters it" if "S" in _interpreter_letters(argv) else ""
+
+
+def _only_says_something(argv: tuple[str, ...]) -> bool:
+    """python --version and the like run no program."""
+    return bool(_interpreter_letters(argv) & {"V", "h", "?"}) or bool({"--version", "--help"} & set(argv[1:2]))
 
 
 def _interpreter_letters(argv: tuple[str, ...]) -> set[str]:
@@ -175,8 +217,8 @@ def _same_user(pid: int) -> bool:
         return True
 
 
-def _is_zombie(pid: int) -> bool:
-    return state_of(pid) in ("Z", "X", "")
+def _is_alive(pid: int, start: int) -> bool:
+    return start_of(pid) == start and state_of(pid) not in ("Z", "X", "")
 
 
 def _children(pid: int) -> list[int]:

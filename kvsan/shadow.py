@@ -138,6 +138,14 @@ class PoolShadow:
         slots: Slots = (pages[:, None] * self.page + arange(self.page)).reshape(-1)
         return slots
 
+    def add_cells(self, slots: Slots, change: int) -> None:
+        """Row cells that map these slots come (1) or go (-1); a slot may be named more than once."""
+        cells, _ = self.cell_words()
+        if slots.size and self.locate(slots)[1]:
+            cells[slots] += np.int32(change)
+        elif slots.size:
+            np.add.at(cells, slots, np.int32(change))
+
     # -- words that exist on demand -----------------------------------------------------------------------------------
 
     def cell_words(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

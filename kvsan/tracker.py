@@ -15,6 +15,7 @@ from . import narrate
 from .errors import EventError
 from .events import EVENT_CLASSES, Event
 from .findings import Failure, Finding, PoolTotals
+from .history import named_slots
 from .rules import accesses, cache, frees, order, ownership, requests, rowcells
 from .state import State
 
@@ -107,7 +108,7 @@ class Tracker:
             return
         state = self.state
         state.clocks.enter(event.agent, event.via, event.at)
-        state.history.append(event, _size(event))
+        state.history.append(event, named_slots(event))
         state.events += 1
         if self.strict:
             rule(state, event)
@@ -154,11 +155,6 @@ class Tracker:
                 )
             )  # fmt: skip
         return tuple(result)
-
-
-def _size(event: Event) -> int:
-    slots = getattr(event, "slots", None)
-    return slots.size if slots is not None else 0
 
 
 def _add_hooks() -> None:

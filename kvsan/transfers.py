@@ -35,6 +35,12 @@ class Transfers:
         self._open.setdefault(lease.xfer, []).append(lease)
         lease.pool.tenancy[lease.slots] |= LEASED
 
+    def drop(self, pool: PoolShadow, slots: Slots) -> None:
+        """The engine gave these slots back: it holds the transfers for over as far as they are concerned."""
+        for lease in self.of(pool):
+            lease.slots = lease.slots[~pool.among(lease.slots, slots)]
+        pool.tenancy[slots] &= ~LEASED
+
     def end(self, xfer: str) -> list[Lease]:
         """Closes the transfer's leases and returns them."""
         closed = self._open.pop(xfer, [])

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from .state import State
 
 RANK = {kind: rank for rank, kind in enumerate(KINDS)}
+INSERT_RANK = {**RANK, "alias": -3, "use_after_free": -2, "free_not_owner": -1}
+"""The order in which rules name an event; an insert has one of its own."""
+
+HOLDING = frozenset(
+    "reserved_slot double_alloc invalid_free double_free page_double_free free_not_owner alias orphan stale_row leak "
+    "lock_leak record_contract".split()
+)
+"""Kinds that say who holds what wrongly: what an owner leaks later, and totals that are off later, may follow from them. A
+leak does not follow from a race."""
 
 NO_SLOTS: Slots = np.empty(0, np.int64)
 
@@ -25,7 +34,9 @@ class Violation:
     """A broken rule, before anybody asked whether it has a cause of its own.
 
     `slots` are the slots (rows) of `pool` that break it; `owner` who it concerns (for a leak: who leaks); `earlier` the
-    index of the event that it collides with; `cells` the row cells in question; `detail` what only this kind knows.
+    index of the event that it collides with; `cells` the row cells in question; `held` further pools' slots that break
+    the rule; `also` slots that the cause concerns as well, though the rule does not speak of them; `detail` what only this
+    kind knows.
     """
 
     kind: str
@@ -37,6 +48,7 @@ class Violation:
     earlier_agent: int | None = None
     cells: tuple[int, int] | None = None
     held: list[tuple[PoolShadow, Slots]] = field(default_factory=list)
+    also: list[tuple[PoolShadow, Slots]] = field(default_factory=list)
     detail: dict[str, str] = field(default_factory=dict)
 
     def places(self) -> list[tuple[PoolShadow, Slots]]:
@@ -72,7 +84,8 @@ class Verdicts:
         """Takes the violations of one event: the earliest rule among those with a cause of their own names it, the
         others join."""
         fresh = []
-        for violation in sorted(violations, key=lambda v: RANK[v.kind]):
+        rank = INSERT_RANK if event.op == "insert" else RANK
+        for violation in sorted(violations, key=lambda v: rank[v.kind]):
             cause = self._cause(violation)
             if cause is None:
                 fresh.append(violation)
@@ -87,7 +100,7 @@ class Verdicts:
         pool = finding.pool or "-"
         kinds = self.counts.setdefault(pool, {})
         kinds[finding.kind] = kinds.get(finding.kind, 0) + 1
-        if finding.owner is not None:
+        if finding.owner is not None and finding.kind in HOLDING:
             self._owners[finding.owner] = finding
             if len(self._owners) > self.KEPT_FINDINGS:
                 del self._owners[next(iter(self._owners))]
@@ -106,9 +119,8 @@ class Verdicts:
             cause = cause or self._owners.get(violation.owner)
         if cause is not None:
             return cause
-        if violation.kind == "count_mismatch":
-            pool = violation.pool
-            return next(iter(pool.blamed.values()), None) if pool is not None else None
+        if violation.kind == "count_mismatch" and violation.pool is not None:
+            return next((finding for finding in violation.pool.blamed.values() if finding.kind in HOLDING), None)
         left: list[tuple[PoolShadow, Slots]] = []
         for pool, slots in violation.places():
             if pool.blamed:
@@ -128,7 +140,7 @@ class Verdicts:
         return None
 
     def _blame(self, finding: Finding, violation: Violation) -> None:
-        for pool, slots in violation.places():
+        for pool, slots in violation.places() + violation.also:
             for page in np.unique(slots // pool.page).tolist():
                 pool.blamed.setdefault(page, finding)
         if violation.node is not None:
@@ -148,8 +160,8 @@ class Verdicts:
         for page in pages.tolist():
             pool.blamed.pop(page, None)
 
-    def new_life(self, owner: str) -> None:
-        """The owner's name starts a new life."""
+    def end_of(self, owner: str) -> None:
+        """The owner's life is over; what its name leaks later is another's."""
         self._owners.pop(owner, None)
 
     def new_node(self, node: str) -> None:

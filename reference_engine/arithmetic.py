@@ -17,8 +17,8 @@ _BLOCK = 32
 def fold(terms: Array) -> Array:
     """The sum over the first axis, as a tree: the upper half is added to the lower until one is left.
 
-    The axis is padded with zeros to a power of two. More zeros only add steps that change nothing, so a sum over n terms
-    is the same to the bit when further terms are zero.
+    The axis is padded with zeros to a power of two. More zeros only add steps that change nothing: further terms that
+    are zero leave every bit of the sum as it is.
     """
     count = terms.shape[0]
     size = 1 << (count - 1).bit_length()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvsan.reference_engine.request import Request
-from kvsan.reference_engine.streams import StreamEvent
+from .request import Request
+from .streams import StreamEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvsan.reference_engine.bugs import BUGS
+from .bugs import BUGS
 
 MAX_CONTEXT = 4096
 """Longest context that the model has positions for."""

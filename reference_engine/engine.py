@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from kvsan.hooks import current
 
-from kvsan.reference_engine.config import EngineConfig
-from kvsan.reference_engine.forward import Forward
-from kvsan.reference_engine.holdings import Holdings
-from kvsan.reference_engine.model import Model
-from kvsan.reference_engine.policies import make_policy
-from kvsan.reference_engine.pools import KvPool, RowPool, StatePool
-from kvsan.reference_engine.radix_cache import RadixCache
-from kvsan.reference_engine.request import Output, Request
-from kvsan.reference_engine.row_writer import RowWriter
-from kvsan.reference_engine.scheduler import Scheduler
-from kvsan.reference_engine.streams import SimulatedDevice
+from .config import EngineConfig
+from .forward import Forward
+from .holdings import Holdings
+from .model import Model
+from .policies import make_policy
+from .pools import KvPool, RowPool, StatePool
+from .probe import Probe
+from .radix_cache import RadixCache
+from .request import Output, Request
+from .row_writer import RowWriter
+from .scheduler import Scheduler
+from .streams import SimulatedDevice
 
 
 class Engine:
@@ -23,11 +24,8 @@ class Engine:
     `probe` has a method for each operation of kvsan's trace format; by default it is the one that kvsan installed.
     """
 
-    def __init__(self, config: EngineConfig, probe: Any = None) -> None:
-        if probe is None:
-            from kvsan.hooks import current
-
-            probe = current()
+    def __init__(self, config: EngineConfig, probe: Probe | None = None) -> None:
+        probe = current() if probe is None else probe
         self.config = config
         self._probe = probe
         self.rows = RowPool(config.rows, config.context_len + 1, probe)

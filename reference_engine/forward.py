@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kvsan.reference_engine.arithmetic import Array
-from kvsan.reference_engine.batch import Batch, Item
-from kvsan.reference_engine.model import Model, Span, choose
-from kvsan.reference_engine.pools import KV, ROWS, STATES, KvPool, RowPool, StatePool
-from kvsan.reference_engine.row_writer import RowWriter
-from kvsan.reference_engine.streams import Device, Stream, StreamEvent
+from .arithmetic import Array
+from .batch import Batch, Item
+from .model import Model, Span, choose
+from .pools import KV, ROWS, STATES, KvPool, RowPool, StatePool
+from .probe import Probe
+from .row_writer import RowWriter
+from .streams import Device, Stream, StreamEvent
 
 Slots = npt.NDArray[np.int64]
 
@@ -58,7 +58,7 @@ class Forward:
         kv: KvPool,
         states: StatePool | None,
         writer: RowWriter,
-        probe: Any,
+        probe: Probe,
     ) -> None:
         self._model = model
         self._device = device

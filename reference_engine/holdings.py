@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvsan.reference_engine.pools import KvPool, RowPool, StatePool
-from kvsan.reference_engine.radix_cache import RadixCache
-from kvsan.reference_engine.request import Request
-from kvsan.reference_engine.row_writer import RowWrite, RowWriter
+from .pools import KvPool, RowPool, StatePool
+from .radix_cache import RadixCache
+from .request import Request
+from .row_writer import RowWrite, RowWriter
 
 
 class Holdings:

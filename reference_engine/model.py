@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from kvsan.reference_engine.arithmetic import Array, attend, linear, normalize
-from kvsan.reference_engine.config import MAX_CONTEXT
-from kvsan.reference_engine.tokenizer import VOCABULARY
+from .arithmetic import Array, attend, linear, normalize
+from .config import MAX_CONTEXT
+from .tokenizer import EOS, VOCABULARY
 
 LAYERS = 2
 HEADS = 2
@@ -83,6 +83,8 @@ class Model:
             for index in range(LAYERS)
         ]
         self._head = matrix(DIM, VOCABULARY)
+        self._bias = np.zeros(VOCABULARY)
+        self._bias[EOS] = 1.0
 
     def forward(self, tokens: Tokens, spans: list[Span], memory: Memory) -> Array:
         """The last layer's output [tokens, dim] for the batch's tokens; reads and extends the memory."""
@@ -96,7 +98,7 @@ class Model:
 
     def logits(self, hidden: Array) -> Array:
         """Scores of the next token, shape [tokens, vocabulary]."""
-        return linear(hidden, self._head)
+        return linear(hidden, self._head) + self._bias
 
     def _attend(self, index: int, mixed: Array, spans: list[Span], memory: Memory) -> Array:
         queries, keys, values = (part.reshape(-1, HEADS, HEAD_DIM) for part in np.split(mixed, 3, axis=1))
@@ -129,5 +131,3 @@ def choose(logits: Array, temperature: float, seed: int, position: int) -> int:
         noise = np.random.default_rng((seed, position)).gumbel(size=logits.shape[0])
         logits = logits + temperature * noise
     return int(np.argmax(logits))
-
-

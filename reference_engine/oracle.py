@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from kvsan.reference_engine.arithmetic import Array
-from kvsan.reference_engine.model import DIM, LAYERS, Model, Span, choose
-from kvsan.reference_engine.request import SamplingParams
-from kvsan.reference_engine.tokenizer import EOS
+from .arithmetic import Array
+from .model import DIM, LAYERS, Model, Span, choose
+from .request import SamplingParams
+from .tokenizer import EOS
 
 
 class _Scratch:

@@ -6,11 +6,11 @@ The free lists trust their callers, like those of a production engine: what is g
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 
-from kvsan.reference_engine.model import DIM, HEAD_DIM, HEADS, LAYERS
+from .model import DIM, HEAD_DIM, HEADS, LAYERS
+from .probe import Probe
 
 ROWS = "req_to_token"
 KV = "kv"
@@ -20,7 +20,7 @@ STATES = "state"
 class RowPool:
     """Rows of `req_to_token`: cell p of a row is the token slot of position p. Row 0 is padding."""
 
-    def __init__(self, rows: int, width: int, probe: Any) -> None:
+    def __init__(self, rows: int, width: int, probe: Probe) -> None:
         self.table = np.zeros((rows + 1, width), dtype=np.int64)
         self.size = rows
         self._free = deque(range(1, rows + 1))
@@ -45,7 +45,7 @@ class RowPool:
 class StatePool:
     """Recurrent states, one for each request, shape [layers, dim]. Slot 0 is padding."""
 
-    def __init__(self, states: int, probe: Any) -> None:
+    def __init__(self, states: int, probe: Probe) -> None:
         self.data = np.full((states + 1, LAYERS, DIM), np.nan)
         self._free = deque(range(1, states + 1))
         self._probe = probe
@@ -64,7 +64,7 @@ class StatePool:
 class KvPool:
     """Token slots in pages, and the keys and values [layers, slots, heads, dim] behind them. Page 0 is padding."""
 
-    def __init__(self, tokens: int, page_size: int, probe: Any) -> None:
+    def __init__(self, tokens: int, page_size: int, probe: Probe) -> None:
         slots = tokens + page_size
         self.keys = np.zeros((LAYERS, slots, HEADS, HEAD_DIM))
         self.values = np.zeros((LAYERS, slots, HEADS, HEAD_DIM))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
-from kvsan.reference_engine.pools import KV, KvPool
+from .pools import KV, KvPool
+from .probe import Probe
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +38,7 @@ class RadixCache:
     `evictable` and `protected` count the slots of nodes without and with locks.
     """
 
-    def __init__(self, kv: KvPool, probe: Any) -> None:
+    def __init__(self, kv: KvPool, probe: Probe) -> None:
         self.root = Node("root", None, [], [])
         self.evictable = 0
         self.protected = 0

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from kvsan.reference_engine.tokenizer import EOS
+from .tokenizer import EOS
 
 if TYPE_CHECKING:
-    from kvsan.reference_engine.radix_cache import Node
+    from .radix_cache import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kvsan.reference_engine.pools import KV, ROWS, RowPool
-from kvsan.reference_engine.streams import Stream, StreamEvent
+from .pools import KV, ROWS, RowPool
+from .probe import Probe
+from .streams import Stream, StreamEvent
 
 Table = npt.NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class RowWriter:
         schedule: Stream,
         rows_read: StreamEvent,
         rows_written: StreamEvent,
-        probe: Any,
+        probe: Probe,
         backend: Backend = write_rows,
     ) -> None:
         self.rows_read = rows_read

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from kvsan.reference_engine import bugs
-from kvsan.reference_engine.config import EngineConfig
-from kvsan.reference_engine.request import SamplingParams
-from kvsan.reference_engine.workload import Arrival, random_text
+from . import bugs
+from .config import EngineConfig
+from .request import SamplingParams
+from .workload import Arrival, random_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def _row_realloc(base: EngineConfig, rng: random.Random) -> Scenario:
     tail = rng.randint(1, 10)
     arrivals = [
         Arrival(0, "first", prefix + random_text(rng, 3), SamplingParams(1)),
-        Arrival(10, "victim", random_text(rng, chunk + tail), SamplingParams(rng.randint(4, 10), ignore_eos=True)),
-        Arrival(10, "other", prefix + random_text(rng, rng.randint(1, 20)), SamplingParams(rng.randint(1, 6))),
+        Arrival(10, "victim", random_text(rng, chunk + tail), SamplingParams(16, ignore_eos=True)),
+        Arrival(10, "other", prefix + random_text(rng, rng.randint(8, 20)), SamplingParams(rng.randint(1, 6))),
     ]
     config = replace(base, rows=2, chunked_prefill_size=chunk, context_len=128, kv_tokens=512)
     return Scenario(config, arrivals, ("victim",))
@@ -77,7 +77,7 @@ def _retracted_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenari
         Arrival(step, "retracted", random_text(rng, prompt), SamplingParams(12, ignore_eos=True)),
         Arrival(step + 2, "late", random_text(rng, 5), SamplingParams(12, ignore_eos=True)),
     ]
-    config = replace(base, rows=4, mixed_chunk=True, context_len=128, kv_tokens=2 * held + prompt + 2 * page)
+    config = replace(base, rows=3, mixed_chunk=True, context_len=128, kv_tokens=2 * held + prompt + 2 * page)
     return Scenario(config, arrivals, ("retracted", "late"))
 
 

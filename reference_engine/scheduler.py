@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import count
-from typing import Any
 
-from kvsan.reference_engine import bugs
-from kvsan.reference_engine.batch import Batch, Item
-from kvsan.reference_engine.config import EngineConfig
-from kvsan.reference_engine.forward import Forward
-from kvsan.reference_engine.holdings import Holdings
-from kvsan.reference_engine.pools import KV, ROWS
-from kvsan.reference_engine.request import Finish, Output, Request
-from kvsan.reference_engine.row_writer import RowWrite
+from . import bugs
+from .batch import Batch, Item
+from .config import EngineConfig
+from .forward import Forward
+from .holdings import Holdings
+from .pools import KV, ROWS
+from .probe import Probe
+from .request import Finish, Output, Request
+from .row_writer import RowWrite
 
 
 class Scheduler:
     """Requests wait, are prefilled in chunks (at most one request has chunks to come), then decode until they end."""
 
-    def __init__(self, config: EngineConfig, holdings: Holdings, forward: Forward, probe: Any) -> None:
+    def __init__(self, config: EngineConfig, holdings: Holdings, forward: Forward, probe: Probe) -> None:
         self._config = config
         self._holdings = holdings
         self._forward = forward

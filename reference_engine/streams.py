@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from kvsan.reference_engine.policies import Head, Policy
+from .policies import Head, Policy
+from .probe import Probe
 
 
 class StreamEvent(Protocol):
@@ -110,7 +111,7 @@ class SimulatedStream:
 class SimulatedDevice:
     """Streams whose work runs on the host's thread in the order that a policy picks."""
 
-    def __init__(self, policy: Policy, probe: Any) -> None:
+    def __init__(self, policy: Policy, probe: Probe) -> None:
         self.probe = probe
         self._policy = policy
         self._streams: dict[str, SimulatedStream] = {}

@@ -6,20 +6,20 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kvsan.reference_engine.engine import Engine
-from kvsan.reference_engine.request import Finish, Request, SamplingParams
+from .engine import Engine
+from .request import Finish, Request, SamplingParams
 
 MAX_STEPS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that arrives before the scheduler's step `step`, and is aborted before step `abort_at` if it has one."""
+    """A request that arrives before the scheduler's step `step` and may be aborted before step `abort_at`."""
 
     step: int
     rid: str
     prompt: tuple[int, ...]
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams
     abort_at: int | None = None
 
 
@@ -33,9 +33,18 @@ class Answer:
 
 
 def random_workload(
-    seed: int, count: int, *, context_len: int = 256, max_prompt: int = 100, max_new: int = 12, abort_share: float = 0.15
+    seed: int,
+    count: int,
+    *,
+    context_len: int = 256,
+    max_tail: int = 50,
+    max_new: int = 12,
+    abort_share: float = 0.15,
 ) -> list[Arrival]:
-    """`count` requests with shared prefixes, varied lengths, greedy and seeded sampling; some are aborted at any stage."""
+    """`count` requests with shared prefixes, varied lengths, greedy and seeded sampling; some are aborted at any stage.
+
+    A prompt is up to 64 tokens that others share and up to `max_tail` of its own, or all of an earlier one.
+    """
     rng = random.Random(seed)
     prefixes = [random_text(rng, rng.randint(8, 64)) for _ in range(4)]
     arrivals = []
@@ -43,7 +52,7 @@ def random_workload(
     for number in range(count):
         step += rng.choice((0, 0, 0, 1, 2, 5))
         shared = rng.choice(prefixes)[: rng.randint(1, 64)] if rng.random() < 0.7 else ()
-        prompt = (shared + random_text(rng, rng.randint(1, 50)))[:max_prompt]
+        prompt = shared + random_text(rng, rng.randint(1, max_tail))
         if arrivals and rng.random() < 0.15:
             prompt = rng.choice(arrivals).prompt
         sampling = SamplingParams(

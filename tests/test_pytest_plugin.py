@@ -304,6 +304,25 @@ def test_level(kvsan):
     result.stderr.fnmatch_lines(["*unknown option 'levl'; did you mean 'level'?"])
 
 
+def test_findings_that_raise_are_judged_like_others(pytester: pytest.Pytester) -> None:
+    pytester.makepyprojecttoml('[tool.kvsan]\non_error = "raise"\n')
+    result = run(
+        pytester,
+        """
+def test_raises_in_the_call():
+    pool()
+    double_free()
+
+def test_would_raise_at_the_end():
+    pool()
+    hooks.current().alloc("blocks", [5], owner="a")
+""",
+        "--kvsan",
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["E *FindingRaised: *", "*_ test_would_raise_at_the_end _*", "kvsan: found 1 leak"])
+
+
 def test_a_run_in_which_nothing_was_watched_says_so(pytester: pytest.Pytester) -> None:
     result = run(pytester, "def test_nothing():\n    pass\n", "--kvsan")
     result.assert_outcomes(passed=1)

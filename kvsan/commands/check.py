@@ -48,7 +48,9 @@ class Check:
         """Adds the command's arguments."""
         parser.add_argument("files", nargs="+", metavar="FILE", help="a trace")
         parser.add_argument("--format", choices=("text", "json"), default="text", help="of the report (default: text)")
-        parser.add_argument("--level", choices=("rows", "slots", "full"), default="full", help="what is judged (default: full)")
+        parser.add_argument(
+            "--level", choices=("rows", "slots", "full"), default="full", help="what is judged (default: full)"
+        )
         parser.add_argument("--at", type=int, metavar="EVENT", help="only what was found at this event")
         parser.add_argument(
             "--expect", action="store_true", help="compare with what each header expects; 0 if all agree, else 88"
@@ -147,10 +149,14 @@ def _compare_expectations(checked: list[Checked]) -> int:
     for each in checked:
         if each.expect is None:
             raise KvsanError(f"{each.file}: the header has no 'expect' to compare with")
-        want = "clean" if each.expect.get("verdict") == "clean" else f"{each.expect.get('kind')}@{each.expect.get('at')}"
+        want = (
+            "clean" if each.expect.get("verdict") == "clean" else f"{each.expect.get('kind')}@{each.expect.get('at')}"
+        )
         got = f"{each.findings[0].kind}@{each.findings[0].at}" if each.findings else "clean"
         got = str(each.error) if each.error is not None else got
         wrong += got != want
-        print(f"{'ok   ' if got == want else 'WRONG'} {each.file}: " + (got if got == want else f"want {want}, got {got}"))
+        print(
+            f"{'ok   ' if got == want else 'WRONG'} {each.file}: " + (got if got == want else f"want {want}, got {got}")
+        )
     print(f"{len(checked) - wrong} of {len(checked)} as expected")
     return FOUND if wrong else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shutil
 import sys
@@ -133,7 +132,7 @@ def _run(command: Sequence[str], options: Options) -> int:
 
     try:
         child = supervisor.wait(look)
-        supervisor.linger(LINGER_SECONDS, lambda: not tree.running())
+        supervisor.linger(LINGER_SECONDS, lambda: not tree.unsettled())
     finally:
         supervisor.restore()
     report = _collect(spool, tree, child)
@@ -174,14 +173,13 @@ def _publish(report: Report, options: Options, status: int) -> None:
             cost = f"{file} is missing or incomplete; the report stands on standard error"
             failures.append(Failure("writing the report", f"{type(error).__name__}: {error}", cost, os.getpid()))
     report = replace(report, failures=(*report.failures, *failures))
-    with contextlib.suppress(BrokenPipeError):  # nobody reads it; the exit status still counts
-        try:
-            terminal.render(report, _console(options), exit_status=status)
-        except BrokenPipeError:
-            raise
-        except Exception as error:
-            _plain(report, error)
+    try:
+        terminal.render(report, _console(options), exit_status=status)
         sys.stderr.flush()
+    except (BrokenPipeError, SystemExit):  # nobody reads it (rich says so by SystemExit); the status still counts
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    except Exception as error:
+        _plain(report, error)
 
 
 def _plain(report: Report, error: Exception) -> None:

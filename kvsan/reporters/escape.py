@@ -24,12 +24,12 @@ def visible(text: str, limit: int | None = LINE_LIMIT) -> str:
     separators, spaces other than the plain one, surrogates, unassigned and private characters, and stacked marks. More
     than `limit` characters of result are shortened in the middle, and the text's length is given.
     """
-    return _join(list(_units(str(text), "")), len(text), limit)
+    return _join(_bounded(text, "", limit), len(text), limit)
 
 
 def quoted(text: str, limit: int | None = NAME_LIMIT) -> str:
     """The text as `visible`, in double quotes, its quotes and backslashes escaped, so that its end cannot be forged."""
-    return _quote(list(_units(str(text), '"\\')), len(text), limit)
+    return _quote(_bounded(text, '"\\', limit), len(text), limit)
 
 
 def named(text: str, limit: int | None = NAME_LIMIT) -> str:
@@ -46,6 +46,13 @@ def shell_word(text: str) -> str:
     if shown == text:
         return "'" + text.replace("'", "'\\''") + "'"
     return "$'" + "".join(_units(text, "'\\")) + "'"
+
+
+def _bounded(text: str, also: str, limit: int | None) -> list[str]:
+    """The pieces of the text, or of enough of both its ends where it is longer than two times the limit."""
+    if limit is not None and len(text) > 2 * limit:
+        return [*_units(text[:limit], also), *_units(text[-limit:], also)]
+    return list(_units(text, also))
 
 
 def _units(text: str, also: str) -> Iterator[str]:

@@ -12,17 +12,15 @@ from collections import Counter
 from rich.cells import cell_len
 
 from kvsan.explain import hint_text, references, why_text
-from kvsan.findings import KINDS, Access, Finding
-from kvsan.reporters import leaks, slotmap
-from kvsan.reporters.escape import PROSE_LIMIT, named, quoted, shell_word, visible
-from kvsan.reporters.page import BODY, Column, Page
-from kvsan.reporters.phrases import agent_phrase, joiner, owner_phrase, owner_short, past, phrase, plain, verb
+from kvsan.findings import KINDS, Finding
+from kvsan.reporters import accesses, leaks, slotmap
+from kvsan.reporters.escape import PROSE_LIMIT, quoted, shell_word, visible
+from kvsan.reporters.page import BODY, Page
+from kvsan.reporters.phrases import owner_short, phrase
 from kvsan.reporters.places import Places
 from kvsan.reporters.text import GLUE, grouped, plural
 
 _EVENT = re.compile(r"\bevent (\d{1,18})\b")
-_META_COLUMN = 50
-_HISTORY_HEAD, _HISTORY_TAIL = 3, 12
 _JOINED_MOST = 8
 _EXTRA_MOST = 20
 # Details that other lines of the report say.
@@ -35,19 +33,19 @@ def draw(page: Page, finding: Finding, places: Places, number: int, of: int) -> 
     _process(page, finding, places)
     page.blank()
     if finding.present is not None:
-        _access(page, finding.present, finding, places)
+        accesses.access(page, finding.present, finding, places)
     if finding.earlier is not None:
         page.blank()
         page.line((f" {phrase(finding.kind).relation}", "bold yellow"))
         page.blank()
-        _access(page, finding.earlier, finding, places)
+        accesses.access(page, finding.earlier, finding, places)
     if finding.held:
         page.blank()
         page.paragraph(leaks.sentence(finding), indent=1)
         page.blank()
         leaks.holdings(page, finding, places)
     page.blank()
-    _history(page, finding, places)
+    accesses.history(page, finding, places)
     if finding.slot_map is not None:
         page.blank()
         slotmap.draw(page, finding.slot_map, places)
@@ -96,103 +94,16 @@ def _process(page: Page, finding: Finding, places: Places) -> None:
         parts.append(f"step {grouped(finding.present.step)}")
     if finding.rank is not None:
         parts.append(f"rank {finding.rank}")
-    right = _facts(parts)
+    right = accesses.facts(parts)
     if present or earlier:
-        page.sides((" ", ""), (left, "bold"), right, column=_META_COLUMN)
+        page.sides((" ", ""), (left, "bold"), right, column=accesses.SECOND_COLUMN)
     elif right:
         page.paragraph(right, indent=1, style="dim")
-
-
-def _access(page: Page, access: Access, finding: Finding, places: Places) -> None:
-    """` WRITE  cells [0, 128) by request "b7"   stream schedule · batch 12 · event 3 412`, then its stack."""
-    where = _where(access, finding, places)
-    who = owner_phrase(access.owner) if access.owner is not None else ""
-    if where and who:
-        who = f" {joiner(access.what)} {who}".replace("  ", " ")
-    node = f"node {quoted(access.node)}" if access.node is not None else ""
-    if node and not where:
-        where, node = f"{node} " if who and not joiner(access.what) else node, ""
-        who = f" {joiner(access.what)} {who}" if who else ""
-    batch = f"batch {named(access.batch)}" if access.batch is not None else ""
-    note = visible(access.note)
-    if batch and note:
-        batch, note = f"{batch} ({note})", ""
-    step = ""
-    if access is finding.earlier and access.step is not None:
-        step = f"step {grouped(access.step)}"
-    event = f"event {grouped(access.at)}" if access.at >= 0 else ""
-    parts = [agent_phrase(access.agent), node, batch, step, event, note]
-    page.sides((f" {verb(access.what):<6} ", "bold"), (f"{where}{who}", ""), _facts(parts), column=_META_COLUMN)
-    _stack(page, access, places)
-
-
-def _facts(parts: list[str]) -> str:
-    """`host · batch 12 · event 3 412`; a short part stays together when the line is wrapped."""
-    held = [part.replace(" ", GLUE) if len(part) < 40 else part for part in parts if part]
-    return f" ·{GLUE}".join(held)
 
 
 def _glued(site: str) -> str:
     """A site whose line and function stay together when the summary is wrapped."""
     return site.replace(" ", GLUE) if len(site) < 60 else site
-
-
-def _where(access: Access, finding: Finding, places: Places) -> str:
-    pool = access.pool or finding.pool
-    if pool is None or not joiner(access.what):
-        return f"cells [{access.cells[0]}, {access.cells[1]})" if access.cells is not None else ""
-    slots = places.slots(pool, access.slots) if access.slots or access.pool else ""
-    if access.cells is None:
-        return slots
-    cells = f"cells [{access.cells[0]}, {access.cells[1]})"
-    if not places.has_rows(pool):
-        return f"{slots} (row {cells})" if slots else f"row {cells}"
-    same = pool == finding.pool and (not access.slots or access.slots[:1] == finding.slots[:1])
-    return cells if same else f"{slots} {cells}"
-
-
-def _stack(page: Page, access: Access, places: Places) -> None:
-    """Innermost frame first: file and line, function; the function below where the width does not hold both."""
-    if not access.stack:
-        if access.site:
-            page.paragraph(f"at {places.site(access)}", style="dim")
-        return
-    frames = [(places.frame(frame), visible(frame.function)) for frame in access.stack]
-    page.table((Column("site"), Column("function")), frames, heads=False)
-
-
-def _history(page: Page, finding: Finding, places: Places) -> None:
-    """Where the slot comes from: its generation, who holds it, and one line for each of its transitions."""
-    if not finding.provenance and finding.generation is None and finding.holder is None:
-        return
-    facts = []
-    if finding.generation is not None:
-        begun = sum(plain(step.what) == "alloc" for step in finding.provenance)
-        first = max(finding.generation - begun + 1, 0)
-        facts.append(f"generation {f'{first} → ' if begun > 1 and first else ''}{finding.generation}")
-    if finding.holder is not None:
-        facts.append(f"held by {owner_phrase(finding.holder)}")
-    page.line((f" {places.heading(finding)}", "bold"), "  ", ", ".join(facts))
-    steps = finding.provenance
-    left_out = len(steps) - _HISTORY_HEAD - _HISTORY_TAIL
-    rows = [_transition(step, places) for step in steps]
-    if left_out > 1:
-        more = f"… {plural(left_out, 'transition')} not shown (the JSON report has them)"
-        rows[_HISTORY_HEAD:-_HISTORY_TAIL] = [("", more, "")]
-    page.table((Column("event"), Column("what"), Column("site")), rows, heads=False)
-
-
-def _transition(step: Access, places: Places) -> tuple[str, str, str]:
-    words = [past(visible(step.what), step.owner)]
-    if step.node is not None:
-        words.append(f"node {quoted(step.node)}")
-    if step.batch is not None:
-        words.append(f"batch {named(step.batch)}")
-    if step.agent != "host":
-        words.append(agent_phrase(step.agent))
-    if step.note:
-        words.append(visible(step.note))
-    return f"event {grouped(step.at)}" if step.at >= 0 else "", ", ".join(words), places.site(step)
 
 
 def _reasons(page: Page, finding: Finding) -> None:
@@ -203,7 +114,7 @@ def _reasons(page: Page, finding: Finding) -> None:
     see = [f"kvsan explain {finding.kind}"] if finding.kind in KINDS else []
     see += references(finding.kind)[:1]
     if see:
-        page.paragraph(f"See: {_facts(see)}", style="dim")
+        page.paragraph(f"See: {accesses.facts(see)}", style="dim")
     extra = [(key, value) for key, value in finding.extra.items() if key not in _SAID]
     for number, (key, value) in enumerate(extra[:_EXTRA_MOST]):
         label = "" if number else "ALSO"

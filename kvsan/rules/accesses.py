@@ -1,7 +1,8 @@
 """Who touches what: `race`, `use_after_free` and `uninit_read`, for slots and for row cells.
 
 A read or write of slots checks the last write and, for a write, the last read of every other agent: FastTrack's rule, over
-all the slots at once. Transfers in flight are concurrent with everything; once over, they count as accesses of the host
+all the slots at once. An access that was found to race is forgotten: the engine holds the two for ordered, and what
+follows from that is one fault, not many. Transfers in flight are concurrent with everything; once over, they count as accesses of the host
 thread that saw them end.
 """
 
@@ -126,7 +127,10 @@ def _against_writes(state: State, pool: PoolShadow, slots: Slots, last: Slots) -
     seen = np.array([clocks.seen(agent) for agent in range(len(clocks.names))], np.int64)
     writer = last & AGENT_MASK
     late = (last >> AGENT_BITS > seen[writer]) & (last != 0) & (writer != clocks.agent)
-    return _race(pool, slots[late], last[late]) if late.any() else []
+    if not late.any():
+        return []
+    pool.last_writes()[slots[late]] = 0
+    return _race(pool, slots[late], last[late])
 
 
 def _race(pool: PoolShadow, slots: Slots, words: Slots) -> list[Violation]:
@@ -144,14 +148,19 @@ def _against_reads(state: State, pool: PoolShadow, slots: Slots, index: Slots | 
         if agent != clocks.agent:
             last = reads[index]
             seen = clocks.seen(agent)
-            if int(np.maximum.reduce(last)) > seen:
-                found += _read_race(pool, slots[last > seen], int(last.max()), agent)
+            latest = int(np.maximum.reduce(last))
+            if latest > seen:
+                late = slots[last > seen]
+                reads[late] = -1
+                found += _read_race(pool, late, latest, agent)
     for agent, sparse in pool.read_rarely.items():
         if agent != clocks.agent:
             seen = clocks.seen(agent)
-            late = [slot for slot in slots.tolist() if sparse.get(slot, -1) > seen]
-            if late:
-                found += _read_race(pool, np.array(late, np.int64), max(sparse[slot] for slot in late), agent)
+            rare = {slot: sparse[slot] for slot in slots.tolist() if sparse.get(slot, -1) > seen}
+            if rare:
+                for slot in rare:
+                    del sparse[slot]
+                found += _read_race(pool, np.array(list(rare), np.int64), max(rare.values()), agent)
     return found
 
 
@@ -189,6 +198,11 @@ def row_access(state: State, pool: PoolShadow, number: int, begin: int, end: int
         if collision is not None:
             run, what = collision
             cells = (max(begin, run.begin), min(end, run.end))
+            for runs in row.writes, *row.reads.values():
+                for late in runs.touching(begin, end):
+                    if late.agent != clocks.agent and not clocks.sees(late.agent, late.at):
+                        if writes or runs is row.writes:
+                            runs.erase(max(begin, late.begin), min(end, late.end))
             violations.append(
                 Violation(
                     "race", pool, np.array([number], np.int64), earlier=run.at, earlier_agent=run.agent,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..encoding import HELD, HOLDER_MASK, HOLDER_SHIFT, NODE, RESERVED
+from ..encoding import EVER, FREED, HELD, HOLDER_MASK, HOLDER_SHIFT, NODE, RESERVED
 from ..events import Attach, CacheInsert, Evict, Event, Lock, Match, Slots, Split, Unlock
 from ..nodes import Node
 from ..shadow import PoolShadow
@@ -28,9 +28,7 @@ def insert(state: State, event: CacheInsert) -> None:
     if event.ns is not None or fresh or not node.slots:
         node.ns = event.ns
     if event.parent is not None:
-        parent = state.node(event.parent)
-        if parent is not node and all(above is not node for above in _ancestors(parent)):
-            node.hang_under(parent)
+        node.hang_under(state.node(event.parent))
     node.inserted.add(pool.number)
     giver = state.owner(event.owner)
     slots = existing(pool, event.slots)
@@ -52,15 +50,6 @@ def insert(state: State, event: CacheInsert) -> None:
     state.report(event, violations)
     joining = np.unique(slots[held & ((words & HOLDER_MASK) != node.holder.bits)])
     move(state, pool, with_rest(pool, joining) if joining.size else joining, node.holder)
-
-
-def _ancestors(node: Node) -> list[Node]:
-    above = []
-    current: Node | None = node
-    while current is not None:
-        above.append(current)
-        current = current.parent
-    return above
 
 
 def attach(state: State, event: Attach) -> None:
@@ -141,13 +130,20 @@ def _evict_slots(state: State, event: Evict, pool: PoolShadow, named: Slots) -> 
     first = np.zeros(slots.size, np.bool_)
     first[np.unique(slots, return_index=True)[1]] = True
     violations = []
-    gone = ~held | ~first
-    if gone.any():
-        violations.append(Violation("double_free", pool, slots[gone]))
-    foreign = held & ((words & NODE) == 0) & ((words & HOLDER_MASK) != 0)
-    bad = np.concatenate([slots[foreign], _missing(pool, named)])
-    if bad.size:
-        violations.append(Violation("free_not_owner", pool, bad))
+    valid = ((words & RESERVED) == 0) & ((words & EVER) != 0)
+    never = np.concatenate([slots[~valid], _missing(pool, named)])
+    if never.size:
+        violations.append(Violation("invalid_free", pool, never))
+    gone = valid & (~held | ~first)
+    same = gone & (((words & FREED) != 0) | ~first)
+    if same.any():
+        violations.append(Violation("double_free", pool, np.unique(slots[same])))
+    if (gone & ~same).any():
+        kind = "page_double_free" if pool.page > 1 else "double_free"
+        violations.append(Violation(kind, pool, slots[gone & ~same]))
+    foreign = valid & held & ((words & NODE) == 0) & ((words & HOLDER_MASK) != 0)
+    if foreign.any():
+        violations.append(Violation("free_not_owner", pool, slots[foreign]))
     leaving = np.unique(slots[held])
     for number in np.unique((words[held & ~foreign] & HOLDER_MASK) >> HOLDER_SHIFT).tolist():
         holder = state.holders.of(number)

@@ -27,7 +27,7 @@ def free(state: State, event: Free) -> None:
     holder = state.owner(event.owner)
     if holder is not None:
         holder.record = None
-    if pool.page == 1 and event.group is None and _free_plain(state, event, pool, slots):
+    if event.group is None and (_free_plain if pool.page == 1 else _free_pages)(state, event, pool, slots):
         return
     _judge_free(state, event, pool, slots)
 
@@ -69,6 +69,27 @@ def _free_plain(state: State, event: Free, pool: PoolShadow, slots: Slots) -> bo
     holder.count(pool.number, -count)
     if pool.kind == "row":
         giveback.bury_rows(state, pool, slots)
+    if holder.ended_at >= 0:
+        state.holders.retire(holder)
+    return True
+
+
+def _free_pages(state: State, event: Free, pool: PoolShadow, slots: Slots) -> bool:
+    """As `_free_plain`, for distinct whole pages."""
+    holder = state.owner(event.owner)
+    if holder is None or not pool.exist(slots):
+        return False
+    pages = pool.whole_pages(slots)
+    if pages is None:
+        return False
+    block = pool.by_page[pages]
+    if np.count_nonzero((block & (PLAIN | HOLDER_MASK)) != (HELD | holder.bits)):
+        return False
+    _unmap(state, event, pool, slots, pool.cells is not None and bool(np.count_nonzero(pool.cells[slots])))
+    pool.by_page[pages] = (block & giveback.KEPT) | (EVER | FREED)
+    pool.origin.reshape(-1, pool.page)[pages] = state.origin_word(event)
+    pool.free += slots.size
+    holder.count(pool.number, -slots.size)
     if holder.ended_at >= 0:
         state.holders.retire(holder)
     return True
@@ -120,6 +141,8 @@ def _judge_free(state: State, event: Free, pool: PoolShadow, slots: Slots) -> No
         violations += giveback.in_flight(state, pool, leaving)
         violations += giveback.unmapped(state, pool, leaving)
     state.report(event, violations)
+    if forgiven.any():
+        pool.tenancy[slots[forgiven]] |= FREED
     if holder is not None and ending.any():
         end_shares(holder, pool, np.unique(slots[ending]))
     if leaving.size:

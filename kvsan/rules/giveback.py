@@ -34,6 +34,7 @@ def in_flight(state: State, pool: PoolShadow, slots: Slots) -> list[Violation]:
     if used is None:
         return []
     lease, hit = used
+    state.transfers.drop(pool, slots)
     detail = {"xfer": lease.xfer, "access": "write" if lease.writes else "read"}
     return [Violation("free_in_flight", pool, hit, earlier=lease.at, earlier_agent=lease.agent, detail=detail)]
 
@@ -133,8 +134,4 @@ def forget_cells(into: PoolShadow, slots: Slots, keys: Slots) -> None:
     if into.cells is None or not slots.size:
         return
     alive = (into.tenancy[slots] & (GENERATION_MASK | HELD)) == keys
-    gone = slots[alive & ((keys & HELD) != 0) & (keys >= 0)]
-    if gone.size == 1:
-        into.cells[gone[0]] -= 1
-    elif gone.size:
-        np.subtract.at(into.cells, gone, 1)
+    into.add_cells(slots[alive & ((keys & HELD) != 0) & (keys >= 0)], -1)

@@ -46,7 +46,8 @@ def alloc(state: State, event: Alloc) -> None:
     holder = state.owner(event.owner)
     flags = HELD | EVER | NAMED
     if holder is not None:
-        revive(state, holder)
+        if holder.record is not None or holder.state != "live":
+            revive(state, holder)
         flags |= holder.bits
         if holder.is_node:
             flags |= NODE
@@ -98,9 +99,7 @@ def _count_in(pool: PoolShadow, holder: Holder | None, count: int, was_free: int
 def revive(state: State, holder: Holder) -> None:
     """An alloc or own makes the holder live (again); its record no longer says what it holds."""
     holder.record = None
-    if holder.state == "ended":
-        state.verdicts.new_life(holder.name)
-        holder.ended_at = -1
+    holder.ended_at = -1
     if holder.state in ("ended", "retracted"):
         holder.state = "live"
 
@@ -169,10 +168,20 @@ def _alloc_pages(state: State, event: Alloc, pool: PoolShadow, holder: Holder | 
             if pool.blamed:
                 state.verdicts.new_tenancy(pool, pages)
             return
-    if slots.size == 1 and 0 <= (slot := int(slots[0])) < pool.size:
-        word = pool.words[slot]  # the decode step: one further slot of the owner's last page
-        if word & (HELD | NAMED | RESERVED) == HELD and holder is not None and word & HOLDER_MASK == holder.bits:
+    if slots.size == 1 and holder is not None and 0 <= (slot := int(slots[0])) < pool.size:
+        word = pool.words[slot]  # a decode step: one further slot of the owner's last page, or the first of a new one
+        if word & (HELD | NAMED | RESERVED) == HELD and word & HOLDER_MASK == holder.bits:
             pool.words[slot] = word | NAMED
+            return
+        number = slot // pool.page
+        block = pool.by_page[number]
+        if not np.count_nonzero(block & BUSY):
+            block[:] = _next_tenancy(block, flags & ~NAMED)
+            pool.words[slot] |= NAMED
+            pool.origin[number * pool.page : (number + 1) * pool.page] = state.origin_word(event)
+            _count_in(pool, holder, pool.page)
+            if pool.blamed:
+                pool.blamed.pop(number, None)
             return
     exists = (slots >= 0) & (slots < pool.size)
     first = np.zeros(slots.size, np.bool_)
@@ -314,13 +323,12 @@ def reuse(state: State, event: Reuse) -> None:
     holder = state.owner(event.owner)
     slots = existing(pool, event.slots)
     words = pool.tenancy[slots]
-    if holder is None:
-        stale = (words & HELD) == 0
-    else:
-        stale = (words & HELD) == 0
-        stale |= ((words & HOLDER_MASK) != holder.bits) & ((words & HOLDER_MASK) != 0)
+    stale = (words & HELD) == 0
+    if holder is not None:
+        stale |= ((words & HOLDER_MASK) != holder.bits) & ((words & HOLDER_MASK) != 0) & ~shares(holder, pool, slots)
         if holder.record is not None and holder.record.allocated == 0:
             stale[:] = True
+    stale &= (words & RESERVED) == 0
     missing = event.slots[(event.slots < 0) | (event.slots >= pool.size)]
     bad = np.concatenate([slots[stale], missing])
     if bad.size:

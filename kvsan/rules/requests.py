@@ -65,6 +65,7 @@ def req_end(state: State, event: ReqEnd) -> None:
     holder.over_at = event.at
     holder.ended_at = event.at
     holder.state = "ended"
+    state.verdicts.end_of(holder.name)
     state.holders.retire(holder)
 
 
@@ -108,17 +109,12 @@ def idle_violations(state: State) -> list[list[Violation]]:
             known[number] = known.get(number, 0) + count
         if holder.held and holder.state != "ended" and not holder.is_session and not holder.is_node:
             causes.append([_leak(state, holder)])
-    nobodys, pending = [], []
     for pool in state.by_number:
         if pool.size - pool.reserved - pool.free - pool.pending > known.get(pool.number, 0):
-            nobodys.append((pool, slots_held(pool, None)))
+            causes.append([Violation("leak", pool, slots_held(pool, None), detail={"ended": "no owner"})])
         if pool.pending:
             waiting = np.flatnonzero((pool.tenancy & PENDING) != 0)
-            pending.append((pool, waiting))
-    for held, what in ((nobodys, "no owner"), (pending, "pending")):
-        held = [(pool, slots) for pool, slots in held if slots.size]
-        if held:
-            causes.append([Violation("leak", held[0][0], held[0][1], held=held[1:], detail={"ended": what})])
+            causes.append([Violation("leak", pool, waiting, detail={"ended": "pending"})])
     for node in state.nodes.all():
         owners = [who for who in node.locks if not _may_hold(who) and node.unpaid(who)]
         if owners and node.lock_count > 0:

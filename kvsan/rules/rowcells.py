@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..batches import Capture
-from ..encoding import GENERATION_MASK, HELD, NODE, RESERVED
+from ..encoding import CELL_KEY_MASK, GENERATION_MASK, HELD, NODE, RESERVED
+from ..encoding import holder as holder_of
 from ..events import Capture as CaptureEvent
 from ..events import Done, Launch, RowWrite, Slots
 from ..rows import DEAD, UNWRITTEN, Row, cell_keys
@@ -43,9 +44,12 @@ def row_write(state: State, event: RowWrite) -> None:
 
 def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShadow, row: Row) -> list[Violation]:
     """Carries out the write on the cells, and judges what it overwrites and what it maps."""
-    holder = state.holders.of((table.words[row.number] >> 10) & ((1 << 30) - 1)) or state.owner(event.owner)
-    if row.into is not None and row.into is not into:
+    holder = state.holders.of(holder_of(table.words[row.number])) or row.mapper or state.owner(event.owner)
+    violations: list[Violation] = []
+    if row.into is not None and row.into is not into:  # a row maps one pool at a time
+        former, gone = row.into, row.slots[row.live(event.pos, event.pos + event.slots.size)]
         giveback.bury_rows(state, table, np.array([row.number], np.int64))
+        violations += _orphans(former, gone, row, event.pos, event.pos + event.slots.size)
     if row.into is None:
         row.into = into
         row.seen = (into.remapped, holder.remapped if holder is not None else 0)
@@ -61,7 +65,6 @@ def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShado
         keys = np.where((slots >= 0) & (slots < into.size), keys, DEAD)
     counts, mappers = into.cell_words()
     me = holder.number if holder is not None else 0
-    violations: list[Violation] = []
     if me and np.count_nonzero(counts[inside]):
         theirs = mappers[inside]
         foreign = (counts[inside] > 0) & (theirs != me) & (theirs != 0) & ((words & (HELD | NODE)) == HELD)
@@ -83,18 +86,19 @@ def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShado
     row.slots[begin:end] = slots
     row.keys[begin:end] = keys
     row.length = max(row.length, end)
-    held = inside[(keys & HELD != 0) & (keys >= 0)]
-    if held.size == 1:
-        counts[held[0]] += 1
-    elif held.size:
-        np.add.at(counts, held, 1)
+    held = inside[((keys & HELD) != 0) & (keys >= 0)]
+    into.add_cells(held, 1)
     mappers[held] = me
-    if overwritten.size:
-        lost = overwritten[(counts[overwritten] <= 0) & ((into.tenancy[overwritten] & (HELD | NODE)) == HELD)]
-        if lost.size:
-            cells = (begin, min(end, row.length))
-            violations.append(Violation("orphan", into, np.unique(lost), cells=cells, detail={"row": str(row.number)}))
-    return violations
+    return violations + _orphans(into, overwritten, row, begin, min(end, row.length))
+
+
+def _orphans(into: PoolShadow, overwritten: Slots, row: Row, begin: int, end: int) -> list[Violation]:
+    """`orphan`: an overwritten cell was all that its slot was held through."""
+    counts, _ = into.cell_words()
+    lost = overwritten[(counts[overwritten] <= 0) & ((into.tenancy[overwritten] & (HELD | NODE)) == HELD)]
+    if not lost.size:
+        return []
+    return [Violation("orphan", into, np.unique(lost), cells=(begin, end), detail={"row": str(row.number)})]
 
 
 def _stale_cells(
@@ -119,7 +123,8 @@ def _stale_cells(
                     owner=capture.owner.name if capture.owner else None,
                     earlier=capture.at, earlier_agent=capture.agent,
                     cells=(int(positions[0]), int(positions[-1]) + 1),
-                    detail={"batch": capture.batch.name, "row": str(row.number), "cell": "1"},
+                    also=[(table, np.array([row.number], np.int64))],
+                    detail={"batch": capture.batch.name, "row": str(row.number)},
                 )
             ]  # fmt: skip
     return []
@@ -138,7 +143,8 @@ def capture(state: State, event: CaptureEvent) -> None:
     row = state.table(table).get(number)
     violations: list[Violation] = []
     if not word & (HELD | RESERVED):
-        violations.append(Violation("use_after_free", table, np.array([number], np.int64)))
+        kind = "stale_row" if begin < end else "use_after_free"  # no cell was written in a tenancy that is not there
+        violations.append(Violation(kind, table, np.array([number], np.int64), cells=(begin, end)))
     elif begin < end and state.watch_slots and not word & RESERVED and not row.verify(begin, end):
         violations += _bad_cells(table, row, begin, end)
     if begin < end:
@@ -191,11 +197,16 @@ def launch(state: State, event: Launch) -> None:
         return
     violations: list[Violation] = []
     for into in {capture.into for capture in batch.captures if capture.into is not None}:
-        parts = [c.slots[c.keys != UNWRITTEN] for c in batch.captures if c.into is into]
-        slots = np.unique(np.concatenate(parts))
+        captures = [c for c in batch.captures if c.into is into]
+        slots = np.concatenate([c.slots for c in captures])
+        keys = np.concatenate([c.keys for c in captures])
+        slots, keys = slots[keys >= 0], keys[keys >= 0]
         if slots.size:
             into.events += 1
-            violations += slot_access(state, into, slots, writes=False)
+            lost = slots[(into.tenancy[slots] & CELL_KEY_MASK) != keys]
+            if lost.size:
+                violations.append(Violation("use_after_free", into, np.unique(lost)))
+            violations += slot_access(state, into, np.unique(slots), writes=False)
     state.report(event, violations)
 
 

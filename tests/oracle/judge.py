@@ -569,9 +569,7 @@ def alias(world: World, event: Event) -> Iterator[Violation]:
         for index in ids(event["slots"]):
             slot = world.slot(event["pool"], index)
             if slot is not None and slot.held and is_cached(slot.holder) and slot.holder != f"tree:{event['node']}":
-                yield violation(
-                    world, "alias", event["pool"], index, owner=event.get("owner"), node=event["node"]
-                )
+                yield violation(world, "alias", event["pool"], index, owner=event.get("owner"), node=event["node"])
     if event["op"] == "row_write":
         row = world.slot(event["pool"], event["row"])
         if row is None or not row.held or row.holder is None:
@@ -617,8 +615,10 @@ def stale_row(world: World, event: Event) -> Iterator[Violation]:
             slot = world.slot(event["pool"], index)
             if slot is not None and slot.reserved:
                 continue
-            holds = slot is not None and slot.held and (
-                owner is None or slot.holder in (None, owner) or owner in slot.sharers
+            holds = (
+                slot is not None
+                and slot.held
+                and (owner is None or slot.holder in (None, owner) or owner in slot.sharers)
             )
             if not holds or (owner is not None and world.records.get(owner) == 0):
                 yield violation(world, "stale_row", event["pool"], index, owner=owner)

@@ -1,4 +1,4 @@
-"""The judge gives every twin the verdict that its header expects, and generated traces the verdicts that they must have."""
+"""The judge gives every twin the verdict that its header expects, and finds nothing in traces that are right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.oracle.judge import KINDS, Verdict, judge, judge_group
+from .generate import mutate, random_soup, random_trace
+from .judge import APPLY, KINDS, Verdict, judge, judge_group
 
 TESTS = Path(__file__).resolve().parent.parent
 TWINS = [*sorted((TESTS / "scenarios").glob("*.jsonl")), *sorted((TESTS / "twins").glob("*.jsonl"))]
@@ -86,3 +87,46 @@ def test_every_twin_is_a_pair() -> None:
     for name in names:
         if ".buggy." in name:
             assert name.replace(".buggy.", ".fixed.") in names
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_engine_without_mistakes_is_clean(seed: int) -> None:
+    assert judge(random_trace(seed, 200)) == []
+
+
+def test_generated_traces_use_every_operation() -> None:
+    assert {event["op"] for seed in range(40) for event in random_trace(seed, 200)} == set(APPLY)
+
+
+def test_mutations_and_noise_break_every_rule_of_one_process() -> None:
+    found: set[str] = set()
+    for seed in range(60):
+        found |= {v.kind for v in judge(mutate(random_trace(seed, 120), seed))}
+    for seed in range(250):
+        found |= {v.kind for v in judge(random_soup(seed, 60))}
+    assert found == set(KINDS) - {"rank_divergence"}
+
+
+def test_a_seed_means_one_trace() -> None:
+    assert random_trace(7, 100) == random_trace(7, 100)
+    assert mutate(random_trace(7, 100), 3) == mutate(random_trace(7, 100), 3)
+    assert random_soup(7, 50) == random_soup(7, 50)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_event_gives_one_finding_for_each_owner_and_node(seed: int) -> None:
+    events = random_soup(seed, 60)
+    at: dict[int, list[Verdict]] = defaultdict(list)
+    for verdict in judge(events):
+        at[verdict.at].append(verdict)
+    for index, verdicts in at.items():
+        assert len(verdicts) == 1 or events[index]["op"] in ("idle", "req_end")
+
+
+def test_three_ranks_part_where_one_frees_less() -> None:
+    trace = random_trace(3, 120)
+    free = next(e for e in trace if e["op"] == "free" and e["pool"] == "kv" and len(e["slots"]) > 1)
+    other = [e if e is not free else {**e, "slots": e["slots"][:-1]} for e in trace]
+    results = judge_group([trace, trace, other])
+    assert results[0] == results[1] == []
+    assert (results[2][0].kind, results[2][0].at, results[2][0].pool) == ("rank_divergence", free["i"], "kv")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from kvsan.reference_engine.oracle import Oracle
 
 
@@ -22,7 +21,8 @@ class RecordingProbe:
 
     def __getattr__(self, op: str) -> Callable[..., None]:
         def take(*args: Any, **fields: Any) -> None:
-            event = {"i": len(self.events), "op": op, "agent": "host"} | dict(zip(("pool", "slots"), args, strict=False))
+            event = {"i": len(self.events), "op": op, "agent": "host"}
+            event |= dict(zip(("pool", "slots"), args, strict=False))
             event |= {("from" if key == "start" else key): value for key, value in fields.items()}
             if isinstance(event.get("slots"), (int, np.integer)):
                 event["slots"] = [int(event["slots"])]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from conftest import RecordingProbe
-
 from kvsan.reference_engine.config import EngineConfig
 from kvsan.reference_engine.engine import Engine
 from kvsan.reference_engine.oracle import Oracle

@@ -32,9 +32,14 @@ def find(token: str, kind: str = "race") -> None:
         sink.finding(Finding(kind, 1, "kv:1", "kv", (1,), token=token))
 
 
-def _start(options: Any, told: Any) -> None:
+class _Sanitizer:
+    events = 3
+
+
+def _start(options: Any, told: Any) -> Any:
     global sink
     sink = told
+    return _Sanitizer
 
 
 def _stop() -> None:

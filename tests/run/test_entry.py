@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.wrapped import clean_environment, program, wrapped, wrapped_program
+import kvsan
+
+from .wrapped import clean_environment, program, wrapped, wrapped_program
 
 
 def test_a_plain_process_is_entered(tmp_path: Path) -> None:
@@ -33,6 +35,17 @@ def test_a_clean_process_is_entered_and_nothing_heavy_is_loaded(tmp_path: Path) 
         text=True, capture_output=True, env=clean_environment(), check=True,
     )  # fmt: skip
     assert got.out == bare.stdout
+
+
+def test_entering_loads_nothing_but_itself() -> None:
+    """Without site, whose editable finder has loaded half of the library before."""
+    code = (
+        "import sys; before = set(sys.modules); sys.path.insert(0, sys.argv[1]); import kvsan.entry; "
+        "print(sorted(set(sys.modules) - before))"
+    )
+    root = os.path.dirname(os.path.dirname(kvsan.__file__))
+    got = subprocess.run([sys.executable, "-S", "-c", code, root], text=True, capture_output=True, check=True)
+    assert got.stdout == "['kvsan', 'kvsan.announce', 'kvsan.entry', 'kvsan.inherit']\n"
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -76,7 +89,7 @@ CLEANED = {
     "execle": "os.execle(sys.executable, sys.executable, child, {})",
     "execv cleared": "os.environ.clear(); os.execv(sys.executable, [sys.executable, child])",
     "spawnve": "os.spawnve(os.P_WAIT, sys.executable, [sys.executable, child], {})",
-    "fork exec": "pid = os.fork()\nif pid: os.waitpid(pid, 0)\nelse: os.execve(sys.executable, [sys.executable, child], {})",
+    "fork exec": "pid = os.fork()\nif not pid: os.execve(sys.executable, [sys.executable, child], {})\nos.wait()",
 }
 
 
@@ -167,6 +180,28 @@ def test_a_process_that_ends_by_os_exit_says_its_last_words(tmp_path: Path) -> N
     got = wrapped_program(tmp_path, "import fake; fake.find('a'); os._exit(3)")
     assert got.report["totals"]
     assert "ended with status 3" in got.notes
+    assert "without last words" not in got.notes
+
+
+def test_a_forked_helper_does_not_repeat_the_totals_of_its_parent(tmp_path: Path) -> None:
+    got = wrapped_program(
+        tmp_path,
+        """
+        import fake, multiprocessing
+        fake.find("a")
+        def idle(): pass
+        def busy(): fake._Sanitizer.events += 1
+        context = multiprocessing.get_context("fork")
+        children = [context.Process(target=target) for target in (idle, busy)]
+        for one in children:
+            one.start()
+            one.join()
+        print(children[1].pid)
+        """,
+    )
+    assert len(got.report["totals"]) == 2
+    assert f"kv (pid {got.out.strip()})" in [pool["pool"] for pool in got.report["totals"]]
+    assert (got.report["processes"], got.tokens) == (3, {"a"})
     assert "without last words" not in got.notes
 
 

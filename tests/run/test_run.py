@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.wrapped import KVSAN, clean_environment, program, wrapped, wrapped_program
+from .wrapped import KVSAN, clean_environment, program, wrapped, wrapped_program
 
 
 def kvsan(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -103,7 +103,7 @@ def test_options_reach_the_process(tmp_path: Path) -> None:
         """
         import fake
         os.chdir("/")
-        fake.hooks(lambda options, sink: print(options.stack_depth, options.max_findings, options.level, options.record))
+        fake.hooks(lambda o, sink: print(o.stack_depth, o.max_findings, o.level, o.record))
         """,
         options=["--max-findings", "6", "--level", "rows", "--record", "x.kvt"],
     )

@@ -1,0 +1,66 @@
+# Each target sets up .venv if it must, and reuses it otherwise. Needed beforehand: Python 3.10 or newer, git, make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready-for-kvsan
+# For these commands only, a release that runs on a CPU; the package itself pins nothing.
+TORCH := torch==2.13.0
+INSTALLED := build/installed
+TEST_SECONDS := 1200
+
+.PHONY: help setup demo test test-engines bench check format clean
+
+help:
+	@echo "make demo          the main job: kvsan run finds a race in a server, then the same server without the bug"
+	@echo "make test          the tests"
+	@echo "make test-engines  the tests with real engines"
+	@echo "make bench         what an event costs"
+	@echo "make check         format, lint, and types of the installed package"
+	@echo "make format        writes the format that check wants"
+	@echo "make clean         removes what the others made"
+
+setup: $(READY)
+
+$(READY): pyproject.toml setup.py Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "make: $(PYTHON) is older than Python 3.10; say make PYTHON=..." >&2; exit 1; }
+	@echo "== set-up: $(VENV) with $(TORCH), the package (editable), and what tests and checks need"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" --editable ".[engine,test,spy,check]"
+	@touch $@
+
+demo: $(READY)
+	@echo "== demo: examples/demo.py"
+	$(BIN)/python examples/demo.py
+
+test: $(READY)
+	@echo "== test: pytest, two processes, $(TEST_SECONDS) seconds at most"
+	timeout $(TEST_SECONDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=300
+
+test-engines:
+	@echo "test-engines: the adapters for SGLang and vLLM are not built yet, so there is nothing to test with real engines."
+
+bench: $(READY)
+	@echo "== bench: what an event costs"
+	$(BIN)/python -m kvsan.bench
+
+# The wheel is unpacked beside the sources and checked there: the four code folders become one package only when installed.
+check: $(READY)
+	@echo "== check: format and lint"
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	@echo "== check: types of the installed package (a wheel in $(INSTALLED))"
+	rm -rf build/lib build/bdist.* $(INSTALLED)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		--wheel-dir build/wheel .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(INSTALLED) \
+		build/wheel/kvsan-*.whl
+	cd $(INSTALLED) && ../../$(BIN)/python -m mypy --config-file ../../pyproject.toml --strict -p kvsan
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,88 @@
+"""The command line: `serve`, `bugs` and `client`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, fields
+
+from .bugs import BUGS
+from .config import EngineConfig
+from .policies import POLICY_NAMES
+
+_HELP = {
+    "page_size": "token slots in a page",
+    "rows": "request rows, and so how many requests run at a time",
+    "context_len": "longest input and output together, in tokens",
+    "kv_tokens": "token slots",
+    "chunked_prefill_size": "most tokens that are prefilled in one step",
+    "mixed_chunk": "prefills and decodes may go in one batch",
+    "loop": "whether the next batch is launched before the last one's results are seen",
+    "schedule_policy": "in which order the simulated streams run what is queued",
+    "seed": "seed of the schedule policy",
+    "model_seed": "seed of the model's weights",
+    "hybrid": "the second layer is a recurrent state space",
+    "bug": "a historical bug to switch on",
+}
+_CHOICES = {"loop": ("overlap", "normal"), "schedule_policy": POLICY_NAMES, "bug": tuple(BUGS)}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command and returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m kvsan.reference_engine", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="serve HTTP until SIGINT or SIGTERM")
+    _add_address(serve)
+    for field in fields(EngineConfig):
+        flag, help_text = "--" + field.name.replace("_", "-"), _HELP[field.name]
+        if isinstance(field.default, bool):
+            serve.add_argument(flag, action="store_true", help=help_text)
+        else:
+            kind = int if isinstance(field.default, int) else str
+            shown = help_text if field.default is None else f"{help_text} (default: {field.default})"
+            serve.add_argument(flag, type=kind, default=field.default, choices=_CHOICES.get(field.name), help=shown)
+    listing = commands.add_parser("bugs", help="list the historical bugs that can be switched on")
+    listing.add_argument("--format", choices=("text", "json"), default="text")
+    client = commands.add_parser("client", help="send a bundled workload and compare the answers with the right ones")
+    _add_address(client)
+    client.add_argument("--workload", choices=("demo", "mixed"), default="demo")
+    client.add_argument("--seed", type=int, default=0)
+    client.add_argument("--count", type=int, default=60)
+    client.add_argument("--concurrency", type=int, default=8)
+    options = parser.parse_args(arguments)
+    if options.command == "bugs":
+        return _bugs(options.format)
+    if options.command == "client":
+        from .client import run
+
+        return run(options.host, options.port, options.workload, options.seed, options.count, options.concurrency)
+    try:
+        config = EngineConfig(**{field.name: getattr(options, field.name) for field in fields(EngineConfig)})
+    except ValueError as error:
+        parser.error(str(error))
+    from .server import serve as serve_http
+
+    return serve_http(config, options.host, options.port)
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=30000)
+
+
+def _bugs(form: str) -> int:
+    if form == "json":
+        print(json.dumps([asdict(bug) for bug in BUGS.values()], indent=2))
+        return 0
+    for bug in BUGS.values():
+        print(f"{bug.name}  ({bug.reference})")
+        print(f"    feature      {bug.feature}")
+        print(f"    finding      {bug.finding} in {bug.pool}")
+        print(f"    what happens {bug.summary}")
+        print(f"    consequence  {bug.consequence}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

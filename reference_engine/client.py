@@ -1,0 +1,135 @@
+"""A client that sends a bundled workload to a running server and compares the answers with the oracle."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .oracle import Oracle
+from .workload import Arrival, random_workload
+
+TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One answer: HTTP status, tokens and finish reason (None where the client hung up or got an error)."""
+
+    rid: str
+    status: int
+    tokens: list[int]
+    finish: str | None
+
+
+class Client:
+    """Talks to one server; every call opens a connection of its own."""
+
+    def __init__(self, host: str, port: int, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._address = host, port
+        self._timeout = timeout
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and JSON of one request; a body that is bytes goes out as it is."""
+        connection = http.client.HTTPConnection(*self._address, timeout=self._timeout)
+        try:
+            payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def generate(self, arrival: Arrival) -> Result:
+        """Sends the request and waits for its answer."""
+        status, answer = self.call("POST", "/generate", self._body(arrival))
+        if status != 200:
+            return Result(arrival.rid, status, [], None)
+        return Result(arrival.rid, status, answer["output_ids"], answer["meta_info"]["finish_reason"]["type"])
+
+    def hang_up(self, arrival: Arrival, after: int) -> Result:
+        """Streams the answer and closes the connection after that many events."""
+        connection = http.client.HTTPConnection(*self._address, timeout=self._timeout)
+        tokens: list[int] = []
+        try:
+            body = json.dumps({**self._body(arrival), "stream": True}).encode()
+            connection.request("POST", "/generate", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            while after > 0 and (line := response.readline()) and line != b"data: [DONE]\n":
+                if line.startswith(b"data: "):
+                    tokens += json.loads(line[6:]).get("output_ids", [])
+                    after -= 1
+            return Result(arrival.rid, response.status, tokens, None)
+        finally:
+            connection.close()
+
+    def _body(self, arrival: Arrival) -> dict[str, Any]:
+        return {
+            "rid": arrival.rid,
+            "input_ids": list(arrival.prompt),
+            "sampling_params": asdict(arrival.sampling),
+        }
+
+
+def send(client: Client, arrivals: list[Arrival], concurrency: int) -> list[Result]:
+    """Sends the workload with that many connections at a time, in its order.
+
+    A request that is to be aborted is, by turns, hung up on or ended through `/abort_request` by another connection.
+    """
+
+    def one(numbered: tuple[int, Arrival]) -> Result:
+        number, arrival = numbered
+        if arrival.abort_at is None:
+            return client.generate(arrival)
+        delay = arrival.abort_at - arrival.step
+        if number % 2:
+            return client.hang_up(arrival, after=delay % 4)
+        timer = threading.Timer(delay / 500, client.call, ("POST", "/abort_request", {"rid": arrival.rid}))
+        timer.start()
+        try:
+            return client.generate(arrival)
+        finally:
+            timer.join()
+
+    with ThreadPoolExecutor(concurrency) as pool:
+        return list(pool.map(one, enumerate(arrivals)))
+
+
+def judge(results: list[Result], arrivals: list[Arrival], oracle: Oracle) -> Counter[str]:
+    """How many answers are `right`, `wrong`, `aborted` (what came before the end was right) or `failed`."""
+    verdicts: Counter[str] = Counter()
+    for result, arrival in zip(results, arrivals, strict=True):
+        right = oracle.generate(list(arrival.prompt), arrival.sampling)
+        if result.status != 200:
+            verdicts["failed"] += 1
+        elif result.finish in (None, "abort"):
+            verdicts["aborted" if result.tokens == right[: len(result.tokens)] else "wrong"] += 1
+        else:
+            verdicts["right" if result.tokens == right else "wrong"] += 1
+    return verdicts
+
+
+def workload(name: str, seed: int, count: int, context_len: int) -> list[Arrival]:
+    """The bundled workloads: `demo` has long prompts and no aborts, `mixed` shorter ones and aborts."""
+    if name == "demo":
+        return random_workload(seed, count, context_len=context_len, max_tail=120, abort_share=0.0)
+    if name == "mixed":
+        return random_workload(seed, count, context_len=context_len)
+    raise ValueError(f"workload {name!r} is unknown; known are demo, mixed")
+
+
+def run(host: str, port: int, name: str, seed: int, count: int, concurrency: int) -> int:
+    """Sends a bundled workload, prints a summary, and returns 0 if no answer was wrong."""
+    client = Client(host, port)
+    _, info = client.call("GET", "/server_info")
+    config = info["config"]
+    arrivals = workload(name, seed, count, config["context_len"])
+    results = send(client, arrivals, concurrency)
+    verdicts = judge(results, arrivals, Oracle(config["model_seed"], hybrid=config["hybrid"]))
+    parts = (f"{verdicts[verdict]} {verdict}" for verdict in ("right", "wrong", "aborted", "failed"))
+    print(f"{len(results)} requests: {', '.join(parts)}")
+    return 1 if verdicts["wrong"] or verdicts["failed"] else 0
