@@ -27,10 +27,23 @@ class Operations:
     def _refuse(self, op: str, error: Exception) -> None:
         raise NotImplementedError
 
-    def pool(self, pool: str, *, kind: str, size: int, page: int = 1, reserved: SlotsLike = (), init: bool | None = None, agent: str = "host", via: str | None = None) -> None:
+    def pool(
+        self,
+        pool: str,
+        *,
+        kind: str,
+        size: int,
+        page: int = 1,
+        reserved: SlotsLike = (),
+        init: bool | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """An address space of slots 0..size-1. kind: row, kv, state, host or staging; page: slots given out together."""
         try:
-            event = events.Pool(pool=pool, kind=kind, size=size, page=page, reserved=as_slots(reserved), init=init, agent=agent, via=via)
+            event = events.Pool(
+                pool=pool, kind=kind, size=size, page=page, reserved=as_slots(reserved), init=init, agent=agent, via=via
+            )
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("pool", error)
         else:
@@ -40,7 +53,9 @@ class Operations:
         """Everything in the pool is free again."""
         self._emit(events.Reset(pool=pool, agent=agent, via=via))
 
-    def alloc(self, pool: str, slots: SlotsLike, *, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def alloc(
+        self, pool: str, slots: SlotsLike, *, owner: str | None = None, agent: str = "host", via: str | None = None
+    ) -> None:
         """Takes the slots, and with them their pages, for the owner."""
         try:
             event = events.Alloc(pool=pool, slots=as_slots(slots), owner=owner, agent=agent, via=via)
@@ -49,7 +64,9 @@ class Operations:
         else:
             self._emit(event)
 
-    def own(self, pool: str, slots: SlotsLike, *, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def own(
+        self, pool: str, slots: SlotsLike, *, owner: str | None = None, agent: str = "host", via: str | None = None
+    ) -> None:
         """Names the owner of slots allocated without one."""
         try:
             event = events.Own(pool=pool, slots=as_slots(slots), owner=owner, agent=agent, via=via)
@@ -58,7 +75,16 @@ class Operations:
         else:
             self._emit(event)
 
-    def give(self, pool: str, slots: SlotsLike, *, to: str, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def give(
+        self,
+        pool: str,
+        slots: SlotsLike,
+        *,
+        to: str,
+        owner: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """Hands slots over to another owner; tenancy and history stay."""
         try:
             event = events.Give(pool=pool, slots=as_slots(slots), to=to, owner=owner, agent=agent, via=via)
@@ -67,7 +93,9 @@ class Operations:
         else:
             self._emit(event)
 
-    def reuse(self, pool: str, slots: SlotsLike, *, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def reuse(
+        self, pool: str, slots: SlotsLike, *, owner: str | None = None, agent: str = "host", via: str | None = None
+    ) -> None:
         """The owner continues on slots that it says it still holds."""
         try:
             event = events.Reuse(pool=pool, slots=as_slots(slots), owner=owner, agent=agent, via=via)
@@ -76,10 +104,32 @@ class Operations:
         else:
             self._emit(event)
 
-    def free(self, pool: str, slots: SlotsLike | None = None, *, map: str | None = None, keys: SlotsLike | None = None, group: str | None = None, dedup: bool = False, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def free(
+        self,
+        pool: str,
+        slots: SlotsLike | None = None,
+        *,
+        map: str | None = None,
+        keys: SlotsLike | None = None,
+        group: str | None = None,
+        dedup: bool = False,
+        owner: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """Gives slots back, named directly or by the keys of a secondary map; pending inside a group until its flush."""
         try:
-            event = events.Free(pool=pool, slots=as_slots(slots) if slots is not None else None, map=map, keys=as_slots(keys) if keys is not None else None, group=group, dedup=dedup, owner=owner, agent=agent, via=via)
+            event = events.Free(
+                pool=pool,
+                slots=as_slots(slots) if slots is not None else None,
+                map=map,
+                keys=as_slots(keys) if keys is not None else None,
+                group=group,
+                dedup=dedup,
+                owner=owner,
+                agent=agent,
+                via=via,
+            )
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("free", error)
         else:
@@ -89,16 +139,47 @@ class Operations:
         """Carries out what was freed in the group."""
         self._emit(events.Flush(group=group, agent=agent, via=via))
 
-    def insert(self, pool: str, slots: SlotsLike, *, node: str, parent: str | None = None, key: str | None = None, ns: str | None = None, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def insert(
+        self,
+        pool: str,
+        slots: SlotsLike,
+        *,
+        node: str,
+        parent: str | None = None,
+        key: str | None = None,
+        ns: str | None = None,
+        owner: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """The slots pass from the owner to the prefix cache's node."""
         try:
-            event = events.CacheInsert(pool=pool, slots=as_slots(slots), node=node, parent=parent, key=key, ns=ns, owner=owner, agent=agent, via=via)
+            event = events.CacheInsert(
+                pool=pool,
+                slots=as_slots(slots),
+                node=node,
+                parent=parent,
+                key=key,
+                ns=ns,
+                owner=owner,
+                agent=agent,
+                via=via,
+            )
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("insert", error)
         else:
             self._emit(event)
 
-    def attach(self, pool: str, slots: SlotsLike, *, node: str, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def attach(
+        self,
+        pool: str,
+        slots: SlotsLike,
+        *,
+        node: str,
+        owner: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """The owner becomes a sharer of a node's slots."""
         try:
             event = events.Attach(pool=pool, slots=as_slots(slots), node=node, owner=owner, agent=agent, via=via)
@@ -107,16 +188,35 @@ class Operations:
         else:
             self._emit(event)
 
-    def evict(self, pool: str | None = None, slots: SlotsLike | None = None, *, node: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def evict(
+        self,
+        pool: str | None = None,
+        slots: SlotsLike | None = None,
+        *,
+        node: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """The cache gives back what a node holds in every pool, or some slots of one pool."""
         try:
-            event = events.Evict(pool=pool, slots=as_slots(slots) if slots is not None else None, node=node, agent=agent, via=via)
+            event = events.Evict(
+                pool=pool, slots=as_slots(slots) if slots is not None else None, node=node, agent=agent, via=via
+            )
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("evict", error)
         else:
             self._emit(event)
 
-    def split(self, *, node: str, child: str, slots: SlotsLike, pool: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def split(
+        self,
+        *,
+        node: str,
+        child: str,
+        slots: SlotsLike,
+        pool: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """The child takes slots of the node over and stands between the node and its parent."""
         try:
             event = events.Split(node=node, child=child, slots=as_slots(slots), pool=pool, agent=agent, via=via)
@@ -125,7 +225,9 @@ class Operations:
         else:
             self._emit(event)
 
-    def match(self, *, node: str, ns: str | None = None, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def match(
+        self, *, node: str, ns: str | None = None, owner: str | None = None, agent: str = "host", via: str | None = None
+    ) -> None:
         """A lookup found the node, in the key domain `ns`."""
         self._emit(events.Match(node=node, ns=ns, owner=owner, agent=agent, via=via))
 
@@ -137,18 +239,53 @@ class Operations:
         """Takes one lock of the node back."""
         self._emit(events.Unlock(node=node, owner=owner, agent=agent, via=via))
 
-    def row_write(self, pool: str, *, row: int, pos: int, into: str, slots: SlotsLike, batch: str | None = None, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def row_write(
+        self,
+        pool: str,
+        *,
+        row: int,
+        pos: int,
+        into: str,
+        slots: SlotsLike,
+        batch: str | None = None,
+        owner: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """Writes slots of the pool `into` to the cells row[pos : pos + len(slots)]; `batch` is the batch that it prepares."""
         try:
-            event = events.RowWrite(pool=pool, row=row, pos=pos, into=into, slots=as_slots(slots), extra={"batch": batch} if batch is not None else None, owner=owner, agent=agent, via=via)
+            event = events.RowWrite(
+                pool=pool,
+                row=row,
+                pos=pos,
+                into=into,
+                slots=as_slots(slots),
+                extra={"batch": batch} if batch is not None else None,
+                owner=owner,
+                agent=agent,
+                via=via,
+            )
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("row_write", error)
         else:
             self._emit(event)
 
-    def capture(self, pool: str, *, row: int, upto: int, batch: str, start: int = 0, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def capture(
+        self,
+        pool: str,
+        *,
+        row: int,
+        upto: int,
+        batch: str,
+        start: int = 0,
+        owner: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """A batch takes the cells row[start:upto] (trace field `from`), which is what it will read."""
-        self._emit(events.Capture(pool=pool, row=row, upto=upto, batch=batch, start=start, owner=owner, agent=agent, via=via))
+        self._emit(
+            events.Capture(pool=pool, row=row, upto=upto, batch=batch, start=start, owner=owner, agent=agent, via=via)
+        )
 
     def launch(self, *, batch: str, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
         """The batch runs on the event's agent and reads the slots that it captured."""
@@ -158,7 +295,16 @@ class Operations:
         """The host has seen the batch finish."""
         self._emit(events.Done(batch=batch, agent=agent, via=via))
 
-    def read(self, pool: str, slots: SlotsLike, *, batch: str | None = None, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def read(
+        self,
+        pool: str,
+        slots: SlotsLike,
+        *,
+        batch: str | None = None,
+        owner: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """Reads the slots; on a row pool, whole rows."""
         try:
             event = events.Read(pool=pool, slots=as_slots(slots), batch=batch, owner=owner, agent=agent, via=via)
@@ -167,7 +313,16 @@ class Operations:
         else:
             self._emit(event)
 
-    def write(self, pool: str, slots: SlotsLike, *, batch: str | None = None, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def write(
+        self,
+        pool: str,
+        slots: SlotsLike,
+        *,
+        batch: str | None = None,
+        owner: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """Writes the slots; on a row pool, whole rows."""
         try:
             event = events.Write(pool=pool, slots=as_slots(slots), batch=batch, owner=owner, agent=agent, via=via)
@@ -176,10 +331,22 @@ class Operations:
         else:
             self._emit(event)
 
-    def xfer_begin(self, pool: str, slots: SlotsLike, *, xfer: str, access: str, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def xfer_begin(
+        self,
+        pool: str,
+        slots: SlotsLike,
+        *,
+        xfer: str,
+        access: str,
+        owner: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """A copy that someone else carries out starts to use the slots; access: read or write."""
         try:
-            event = events.XferBegin(pool=pool, slots=as_slots(slots), xfer=xfer, access=access, owner=owner, agent=agent, via=via)
+            event = events.XferBegin(
+                pool=pool, slots=as_slots(slots), xfer=xfer, access=access, owner=owner, agent=agent, via=via
+            )
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("xfer_begin", error)
         else:
@@ -243,13 +410,59 @@ class Operations:
         """From here on the owner holds nothing."""
         self._emit(events.ReqEnd(owner=owner, agent=agent, via=via))
 
-    def kv_record(self, *, row: int | None, allocated: int, committed: int, protected: int, owner: str, evicted: int = 0, pool: str | None = None, agent: str = "host", via: str | None = None) -> None:
+    def kv_record(
+        self,
+        *,
+        row: int | None,
+        allocated: int,
+        committed: int,
+        protected: int,
+        owner: str,
+        evicted: int = 0,
+        pool: str | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """What the engine's own record says the owner holds; lengths in tokens."""
-        self._emit(events.KvRecord(row=row, allocated=allocated, committed=committed, protected=protected, evicted=evicted, pool=pool, owner=owner, agent=agent, via=via))
+        self._emit(
+            events.KvRecord(
+                row=row,
+                allocated=allocated,
+                committed=committed,
+                protected=protected,
+                evicted=evicted,
+                pool=pool,
+                owner=owner,
+                agent=agent,
+                via=via,
+            )
+        )
 
-    def count(self, pool: str, *, available: int | None = None, evictable: int | None = None, protected: int | None = None, total: int | None = None, session: int | None = None, agent: str = "host", via: str | None = None) -> None:
+    def count(
+        self,
+        pool: str,
+        *,
+        available: int | None = None,
+        evictable: int | None = None,
+        protected: int | None = None,
+        total: int | None = None,
+        session: int | None = None,
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
         """The engine's own totals of one pool, in slots."""
-        self._emit(events.Count(pool=pool, available=available, evictable=evictable, protected=protected, total=total, session=session, agent=agent, via=via))
+        self._emit(
+            events.Count(
+                pool=pool,
+                available=available,
+                evictable=evictable,
+                protected=protected,
+                total=total,
+                session=session,
+                agent=agent,
+                via=via,
+            )
+        )
 
     def step(self, *, agent: str = "host", via: str | None = None) -> None:
         """One scheduler iteration ends."""

@@ -24,7 +24,8 @@ from .operations import Operations
 from .specification import PROJECT, Specification
 
 _OWN_FOLDERS = tuple(
-    os.path.dirname(os.path.abspath(path)) + os.sep for path in (__file__, as_slots.__code__.co_filename, pluggy.__file__)
+    os.path.dirname(os.path.abspath(path)) + os.sep
+    for path in (__file__, as_slots.__code__.co_filename, pluggy.__file__)
 )
 _ENGINE_FOLDERS = tuple(
     os.path.join(os.path.dirname(folder.rstrip(os.sep)), "reference_engine") + os.sep for folder in _OWN_FOLDERS
@@ -197,4 +198,3 @@ def _renew_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_locks)
-

@@ -127,6 +127,12 @@ def cases(page: int, slots: Slots) -> list[Case]:
     mapped, captured, read, written = (engine(page, slots, held=True) for _ in range(4))
     row = captured.tracker.state.tables["row"].get(1)
 
+    def empty_row() -> None:
+        mapped.free("row", 1, owner="r")
+        mapped.alloc("row", 1, owner="r")
+
+    empty_row()
+
     def forget() -> None:
         captured.done(batch="b")
         row.sound = 0  # as if these cells were captured for the first time
@@ -138,7 +144,7 @@ def cases(page: int, slots: Slots) -> list[Case]:
         Case("free", freeing, lambda: freeing.free("kv", named, owner="r"),
              lambda: freeing.alloc("kv", slots, owner="r"), tenancy_and_origin),
         Case("row write", mapped,
-             lambda: mapped.row_write("row", row=1, pos=0, into="kv", slots=slots, owner="r", agent="sched"), nothing,
+             lambda: mapped.row_write("row", row=1, pos=0, into="kv", slots=slots, owner="r", agent="sched"), empty_row,
              cell_words),
         Case("capture", captured,
              lambda: captured.capture("row", row=1, upto=slots.size, batch="b", owner="r", agent="fwd"), forget,

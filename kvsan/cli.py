@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from kvsan.commands import COMMANDS
+from kvsan.commands import COMMANDS, load
 from kvsan.errors import KvsanError
 
 _DESCRIPTION = """\
@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What stands behind -- is somebody else's command line, whatever it looks like.
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     try:
-        args = _parser().parse_args(arguments[:cut])
+        wanted = arguments[:1] if arguments and arguments[0] in COMMANDS else list(COMMANDS)
+        args = _parser(wanted).parse_args(arguments[:cut])
         args.rest = arguments[cut + 1 :]
         status: int = args.make().run(args)
         return status
@@ -63,16 +64,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(wanted: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="kvsan", description=_DESCRIPTION, epilog=_EPILOG, usage="kvsan [--version] [--help] COMMAND ..."
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of kvsan and Python, and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
+    for name in wanted:
+        command = load(name)
         text = inspect.cleandoc(command.__doc__ or "")
         summary = text.partition("\n")[0].rstrip(".")
-        sub = commands.add_parser(command.name, help=summary[:1].lower() + summary[1:], description=text)
+        sub = commands.add_parser(name, help=summary[:1].lower() + summary[1:], description=text)
         sub.set_defaults(make=command)
         command().configure(sub)
     return parser

@@ -32,15 +32,17 @@ def describe(tracker: Tracker) -> str:
     for pool, totals in zip(state.by_number, tracker.totals(), strict=True):
         total = pool.size - pool.reserved
         lines.append(
-            f"{pool.name}: available_size={totals.free}, cached={totals.cached}, owned={totals.owned}, "
+            f"{pool.name}: available_size={totals.free}, cached={totals.cached}, owned={totals.owned + totals.leaked}, "
             f"pending={totals.pending}, total_size={total}"
         )
         mine = sorted((h for h in holders if h.held.get(pool.number)), key=lambda h: -h.held[pool.number])
-        lines += [f"    {holder.held[pool.number]:>8}  {visible(holder.name, 60)}{_life(holder)}" for holder in mine[:SHOWN]]
+        lines += [
+            f"    {holder.held[pool.number]:>8}  {visible(holder.name, 60)}{_life(holder)}" for holder in mine[:SHOWN]
+        ]
         if len(mine) > SHOWN:
             rest = sum(holder.held[pool.number] for holder in mine[SHOWN:])
             lines.append(f"    {rest:>8}  {len(mine) - SHOWN} more owners")
-        unknown = totals.owned - sum(holder.held[pool.number] for holder in mine)
+        unknown = totals.owned + totals.leaked - sum(holder.held[pool.number] for holder in mine)
         if unknown:
             lines.append(f"    {unknown:>8}  nobody known")
     return "\n".join(lines) if lines else "no pool was declared in this process"

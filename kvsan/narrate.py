@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .encoding import HOLDER_MASK, STACK_BITS, STACK_MASK, generation, holder
-from .events import Event
+from .events import Event, Slots
 from .findings import Access, Finding, Frame, Held, Joined, SlotMap
 from .shadow import PoolShadow
 from .state import State
@@ -26,6 +26,21 @@ WORDS = {
     "evict": "evicted", "split": "split off", "reuse": "reused", "row_write": "write", "xfer_begin": "transfer",
     "capture": "read", "launch": "read", "req_end": "end",
 }  # fmt: skip
+
+BLAMES_ORIGIN = frozenset(
+    [
+        "double_free",
+        "page_double_free",
+        "use_after_free",
+        "double_alloc",
+        "invalid_free",
+        "free_not_owner",
+        "stale_row",
+        "alias",
+        "orphan",
+    ]
+)
+"""Kinds whose other side is what made the slot what it is: its last alloc or free."""
 
 TRANSITIONS = frozenset({"alloc", "own", "give", "free", "insert", "attach", "evict", "split"})
 
@@ -51,101 +66,99 @@ class Narrator:
         pool = violation.pool
         slots = tuple(violation.slots[:SHOWN_SLOTS].tolist())
         first = slots[0] if slots else None
-        word = int(pool.tenancy[first]) if pool is not None and first is not None and 0 <= first < pool.size else 0
-        present = self.access(state, event, state.history.step, pool, slots, violation.cells)
+        inside = pool is not None and first is not None and 0 <= first < pool.size
+        word = int(pool.tenancy[first]) if pool is not None and inside else 0
+        present = self.access(state, event, state.history.step, pool, slots)
         if violation.kind == "race":
             present = dataclasses.replace(present, what=_doing(event))
-        earlier = self._earlier(state, violation, pool, slots)
-        token = _token(violation, present, earlier)
+        elif violation.kind == "leak" and violation.detail.get("ended") == "abort":
+            present = dataclasses.replace(present, note="by abort")
+        earlier = self._earlier(state, violation, first if inside else None)
+        owner = violation.owner or event.owner
+        located = pool is not None and first is not None
         return Finding(
             kind=violation.kind,
             at=event.at,
-            object=_object(violation, pool, first),
+            object=_object(violation, pool, first, event),
             pool=pool.name if pool is not None else None,
             slots=slots,
-            owner=violation.owner or event.owner,
+            owner=owner,
             holder=state.holders.name(holder(word)) if word & HOLDER_MASK else None,
             node=violation.node,
             present=present,
             earlier=earlier,
-            provenance=self._provenance(state, pool, first, event.at) if pool is not None and first is not None else (),
-            generation=generation(word) if word else None,
+            provenance=self._provenance(state, pool, first, event.at) if pool and first is not None else (),
+            generation=generation(word) or None,
             held=self._held(state, violation) if violation.kind == "leak" else (),
-            slot_map=_slot_map(state, pool, slots) if pool is not None and first is not None else None,
-            why=_why(state, event, violation, earlier),
+            slot_map=_slot_map(state, pool, slots) if pool is not None and located else None,
+            why=_why(event, violation, owner, earlier),
             missing=_missing(present, earlier) if violation.kind == "race" else "",
-            token=token,
-            extra={key: str(value) for key, value in violation.detail.items()},
+            token=_token(violation, present, earlier, event),
+            extra={key: str(value) for key, value in violation.detail.items() if key not in ("earlier", "ended")},
         )
 
     def access(
-        self,
-        state: State,
-        event: Event,
-        step: int,
-        pool: PoolShadow | None,
-        slots: tuple[int, ...],
-        cells: tuple[int, int] | None = None,
+        self, state: State, event: Event, step: int, pool: PoolShadow | None = None, slots: tuple[int, ...] = ()
     ) -> Access:
-        """An event as findings cite it."""
+        """An event as findings cite it: its own pool and slots, and of those the given ones where they are of its pool."""
         fields: Any = event
-        named = getattr(event, "pool", None)
-        if cells is None and event.op == "row_write":
-            cells = (fields.pos, fields.pos + int(fields.slots.size))
-        elif cells is None and event.op == "capture":
-            cells = (fields.start, fields.upto)
-        batch = getattr(event, "batch", None)
-        if batch is None and event.op == "row_write" and event.extra:
-            batch = event.extra.get("batch")
-        note = f"to {fields.to}" if event.op == "give" else ""
+        own_pool: str | None = getattr(event, "pool", None)
+        cells = None
+        if event.op in ("row_write", "capture"):
+            slots = (fields.row,)
+            cells = (
+                (fields.pos, fields.pos + int(fields.slots.size))
+                if event.op == "row_write"
+                else (fields.start, fields.upto)
+            )
+        elif own_pool is None:
+            own_pool = pool.name if pool is not None else None
+        elif pool is None or pool.name != own_pool:
+            named = getattr(event, "slots", None)
+            slots = tuple(named[:SHOWN_SLOTS].tolist()) if named is not None else ()
+        batch = getattr(event, "batch", None) or (event.extra or {}).get("batch")
         return Access(
             what=WORDS.get(event.op, event.op),
             at=event.at,
             agent=event.agent,
             owner=event.owner,
-            pool=pool.name if pool is not None else named,
+            pool=own_pool,
             slots=slots,
             cells=cells,
             batch=str(batch) if batch is not None else None,
             node=getattr(event, "node", None),
-            step=step,
+            step=step if step or event.time_ns is not None else None,
             time_ns=event.time_ns,
             stack=self._frames(event.stack),
             site=event.site,
-            note=note,
+            note=f"to {fields.to}" if event.op == "give" else "",
         )
 
-    def _earlier(
-        self, state: State, violation: Violation, pool: PoolShadow | None, slots: tuple[int, ...]
-    ) -> Access | None:
-        """The event that the present one collides with; for a slot that is used or freed too late, its last free."""
-        at = violation.earlier
+    def _earlier(self, state: State, violation: Violation, slot: int | None) -> Access | None:
+        """The event that the present one collides with; where the rule names none, the slot's last alloc or free."""
+        pool, at = violation.pool, violation.earlier
+        slots = (slot,) if slot is not None else ()
+        stack = 0
         if at is None:
-            if violation.kind not in ("double_free", "page_double_free", "use_after_free", "double_alloc", "invalid_free",
-                                      "stale_row", "alias") or pool is None or not slots:  # fmt: skip
+            if violation.kind not in BLAMES_ORIGIN or pool is None or slot is None or not pool.origin[slot]:
                 return None
-            if not 0 <= slots[0] < pool.size:
-                return None
-            word = int(pool.origin[slots[0]])
-            if not word:
-                return None
-            at = word >> STACK_BITS
-            if state.history.find(at) is None:
-                return Access(what="last transition", at=at, pool=pool.name, slots=slots[:1],
-                              stack=self._frames(word & STACK_MASK))  # fmt: skip
-        found = state.history.find(at)
+            at, stack = _origin(int(pool.origin[slot]))
         what = violation.detail.get("earlier", "")
+        found = state.history.find(at)
         if found is None:
             agent = state.clocks.names[violation.earlier_agent] if violation.earlier_agent is not None else "host"
-            return Access(what=what or "access", at=at, agent=agent, note="its event is no longer kept")
+            name = pool.name if pool is not None else None
+            return Access(
+                what=what or ("last alloc or free" if stack else "access"), at=at, agent=agent, pool=name, slots=slots,
+                stack=self._frames(stack), note="older than the events kept",
+            )  # fmt: skip
         event, step = found
         access = self.access(state, event, step, pool, slots)
         if what:
             access = dataclasses.replace(access, what=what)
-        if access.batch is not None and violation.kind in ("race", "stale_capture"):
-            batch = state.batches.find(access.batch)
-            if batch is not None and batch.captures and batch.outstanding(state.clocks):
-                access = dataclasses.replace(access, note="in flight" if batch.launches else "not launched yet")
+        batch = state.batches.find(access.batch) if access.batch is not None else None
+        if batch is not None and batch.captures and batch.outstanding(state.clocks):
+            access = dataclasses.replace(access, note="in flight" if batch.launches else "not launched yet")
         return access
 
     def _provenance(self, state: State, pool: PoolShadow, slot: int, present: int) -> tuple[Access, ...]:
@@ -167,11 +180,13 @@ class Narrator:
             if len(found) == HISTORY:
                 break
         if not any(access.what == "allocated" for access in found) and 0 <= slot < pool.size:
-            word = int(pool.origin[slot])
-            if word and all(access.at != word >> STACK_BITS for access in found):
+            at, stack = _origin(int(pool.origin[slot]))
+            if stack and all(access.at != at for access in found):
                 found.append(
-                    Access(what="last alloc or free", at=word >> STACK_BITS, pool=pool.name, slots=(slot,),
-                           stack=self._frames(word & STACK_MASK), note="older than the events kept")
+                    Access(
+                        what="last alloc or free", at=at, pool=pool.name, slots=(slot,), stack=self._frames(stack),
+                        note="older than the events kept",
+                    )
                 )  # fmt: skip
         return tuple(reversed(found))
 
@@ -182,30 +197,47 @@ class Narrator:
             origins = pool.origin[slots]
             for word in np.unique(origins).tolist():
                 some = slots[origins == word]
-                at = word >> STACK_BITS
+                at, stack = _origin(word)
                 found = state.history.find(at)
+                shown = tuple(some[:SHOWN_SLOTS].tolist())
                 if found is not None:
-                    allocated = self.access(state, found[0], found[1], pool, tuple(some[:1].tolist()))
+                    allocated = self.access(state, found[0], found[1], pool, shown[:1])
                 else:
-                    allocated = Access(what="allocated", at=at, pool=pool.name, slots=tuple(some[:1].tolist()),
-                                       stack=self._frames(word & STACK_MASK))  # fmt: skip
-                through = "held through the row" if pool.cells is not None and pool.cells[some].any() else ""
-                result.append(
-                    Held(pool.name, tuple(some[:SHOWN_SLOTS].tolist()), int(some.size), pool.size, allocated, through)
-                )
+                    allocated = Access(
+                        what="allocated", at=at, pool=pool.name, slots=shown[:1], stack=self._frames(stack)
+                    )
+                result.append(Held(pool.name, shown, int(some.size), pool.size, allocated, _through(state, pool, some)))
         return tuple(result)
 
 
-def _object(violation: Violation, pool: PoolShadow | None, slot: int | None) -> str:
-    if violation.node is not None and violation.kind in ("lock_leak", "lock_underflow", "evict_locked", "namespace_mixup"):
+def _origin(word: int) -> tuple[int, int]:
+    """Event and stack of a reference word."""
+    return word >> STACK_BITS, word & STACK_MASK
+
+
+def _through(state: State, pool: PoolShadow, slots: Slots) -> str:
+    """The rows through which leaked slots are held; a search, for reports only."""
+    if pool.cells is None or not np.count_nonzero(pool.cells[slots]):
+        return ""
+    rows = [
+        row.number
+        for table in state.tables.values()
+        for row in table.all()
+        if row.into is pool and np.count_nonzero(pool.among(slots, row.slots[row.live(0, row.length)]))
+    ]
+    return f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows[:8]))}" if rows else ""
+
+
+def _object(violation: Violation, pool: PoolShadow | None, slot: int | None, event: Event) -> str:
+    if violation.kind in ("lock_leak", "lock_underflow", "namespace_mixup") or (violation.node and slot is None):
         return f"node:{violation.node}"
+    if violation.kind == "record_contract":
+        return f"owner:{violation.owner}"
     if pool is not None and slot is not None:
         if violation.kind == "page_double_free":
             return f"{pool.name}:page{slot // pool.page}"
         return f"{pool.name}:{slot}"
-    if violation.kind == "count_mismatch" and pool is not None:
-        return pool.name
-    return f"owner:{violation.owner}"
+    return pool.name if pool is not None else f"owner:{violation.owner or event.owner}"
 
 
 def _site(access: Access | None) -> str:
@@ -218,7 +250,7 @@ def _site(access: Access | None) -> str:
     return access.site or f"{access.agent}.{access.what}"
 
 
-def _token(violation: Violation, present: Access, earlier: Access | None) -> str:
+def _token(violation: Violation, present: Access, earlier: Access | None, event: Event) -> str:
     """Equal for findings of one kind at one pair of sites."""
     parts = [violation.kind, _site(present)]
     if earlier is not None:
@@ -227,7 +259,7 @@ def _token(violation: Violation, present: Access, earlier: Access | None) -> str
         parts.append(violation.pool.name)
     if not present.stack and present.site is None:  # a trace without sites: the object has to tell them apart
         first = int(violation.slots[0]) if violation.slots.size else None
-        parts.append(_object(violation, violation.pool, first))
+        parts.append(_object(violation, violation.pool, first, event))
     return ":".join(parts)
 
 
@@ -270,10 +302,9 @@ def _missing(present: Access, earlier: Access | None) -> str:
     )
 
 
-def _why(state: State, event: Event, violation: Violation, earlier: Access | None) -> str:
-    """One or two sentences about this case; what the kind means in general is the reporter's to say."""
-    kind, owner = violation.kind, violation.owner or event.owner
-    detail = violation.detail
+def _why(event: Event, violation: Violation, owner: str | None, earlier: Access | None) -> str:
+    """A sentence or two about this case; empty where only the kind's general explanation would be repeated."""
+    kind, detail = violation.kind, violation.detail
     if kind == "race" and earlier is not None:
         who = f'"{owner}"' if owner else "somebody unknown"
         other = f'"{earlier.owner}"' if earlier.owner else "somebody unknown"
@@ -295,7 +326,7 @@ def _why(state: State, event: Event, violation: Violation, earlier: Access | Non
         return f'"{owner}" ended{how} and still holds slots: the path that ended it does not give them back.'
     if kind == "stale_capture":
         return (
-            f'Batch {detail.get("batch")} of "{owner}" captured these slots through row {detail.get("row")} and is not done; '
-            f"the request is not over, so its next steps will read other slots than this one."
+            f'Batch {detail.get("batch")} of "{owner}" captured these slots through row {detail.get("row")} and is not '
+            f"done; the request is not over, so its next steps will read other slots than this one."
         )
-    return "; ".join(f"{key}: {value}" for key, value in detail.items())
+    return ""

@@ -22,6 +22,7 @@ class Node:
     split_from: Node | None = None
     slots: dict[int, list[Slots]] = field(default_factory=dict)
     inserted: set[int] = field(default_factory=set)  # pools that an insert named
+    inserted_at: int = -1  # the event of the latest insert
     locks: dict[str | None, int] = field(default_factory=dict)
     locked_at: dict[str | None, int] = field(default_factory=dict)
     spare: int = 0

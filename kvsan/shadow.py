@@ -81,13 +81,8 @@ class PoolShadow:
         if count == 1:
             return slots, 0 <= first < self.size
         last = int(slots[-1])
-        steps = slots[1:] - slots[:-1]
-        if np.minimum.reduce(steps) > 0:
-            if first < 0 or last >= self.size:
-                return slots, False
-            if last - first == count - 1:
-                return slice(first, last + 1), True
-            return slots, True
+        if last - first == count - 1 and not np.count_nonzero(slots[1:] - slots[:-1] != 1):
+            return slice(first, last + 1), first >= 0 and last < self.size
         if not self.exist(slots):
             return slots, False
         scratch = self.scratch()

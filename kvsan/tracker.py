@@ -145,13 +145,13 @@ class Tracker:
         over = [holder for holder in state.holders.all() if holder.state == "ended" and holder.held]
         for pool in state.by_number:
             held = pool.size - pool.reserved - pool.free - pool.pending
+            leaked = sum(holder.held.get(pool.number, 0) for holder in over)
             result.append(
                 PoolTotals(
                     pool=pool.name, kind=pool.kind, size=pool.size, page=pool.page, reserved=pool.reserved,
-                    free=pool.free, pending=pool.pending, owned=held - pool.cached, cached=pool.cached,
+                    free=pool.free, pending=pool.pending, owned=held - pool.cached - leaked, cached=pool.cached,
                     locked=sum(int(cache.held_by(pool, node).size) for node in protected),
-                    leaked=sum(holder.held.get(pool.number, 0) for holder in over),
-                    events=pool.events, findings=dict(state.verdicts.counts.get(pool.name, {})),
+                    leaked=leaked, events=pool.events, findings=dict(state.verdicts.counts.get(pool.name, {})),
                 )
             )  # fmt: skip
         return tuple(result)

@@ -20,8 +20,20 @@ INSERT_RANK = {**RANK, "alias": -3, "use_after_free": -2, "free_not_owner": -1}
 """The order in which rules name an event; an insert has one of its own."""
 
 HOLDING = frozenset(
-    "reserved_slot double_alloc invalid_free double_free page_double_free free_not_owner alias orphan stale_row leak "
-    "lock_leak record_contract".split()
+    [
+        "reserved_slot",
+        "double_alloc",
+        "invalid_free",
+        "double_free",
+        "page_double_free",
+        "free_not_owner",
+        "alias",
+        "orphan",
+        "stale_row",
+        "leak",
+        "lock_leak",
+        "record_contract",
+    ]
 )
 """Kinds that say who holds what wrongly: what an owner leaks later, and totals that are off later, may follow from them. A
 leak does not follow from a race."""

@@ -29,7 +29,8 @@ def fold(terms: Array) -> Array:
     while size > 1:
         size //= 2
         terms = terms[:size] + terms[size:]
-    return terms[0]
+    total: Array = terms[0]
+    return total
 
 
 def linear(x: Array, weight: Array) -> Array:
@@ -40,7 +41,8 @@ def linear(x: Array, weight: Array) -> Array:
 def normalize(x: Array) -> Array:
     """Each row of x, shape [tokens, dim], divided by its root mean square."""
     mean_square = fold((x * x).T) / x.shape[1]
-    return x / np.sqrt(mean_square + 1e-6)[:, None]
+    scaled: Array = x / np.sqrt(mean_square + 1e-6)[:, None]
+    return scaled
 
 
 def attend(queries: Array, keys: Array, values: Array, first: int) -> Array:

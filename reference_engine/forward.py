@@ -39,7 +39,8 @@ class _PagedMemory:
 
     def state(self, layer: int, span: int) -> Array:
         assert self.states is not None
-        return self.states.data[self.items[span].state, layer]
+        state: Array = self.states.data[self.items[span].state, layer]
+        return state
 
     def keep_state(self, layer: int, span: int, state: Array) -> None:
         assert self.states is not None

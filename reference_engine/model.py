@@ -13,13 +13,15 @@ import numpy as np
 
 from .arithmetic import Array, attend, linear, normalize
 from .config import MAX_CONTEXT
-from .tokenizer import EOS, VOCABULARY
+from .tokenizer import EOS, VOCABULARY, encode
 
 LAYERS = 2
 HEADS = 2
 HEAD_DIM = 8
 DIM = HEADS * HEAD_DIM
 HIDDEN = 2 * DIM
+LETTERS_BIAS = 2.0
+"""Makes the model prefer letters, so that its answers can be looked at."""
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -67,7 +69,8 @@ class Model:
         random = np.random.default_rng(seed)
 
         def matrix(rows: int, columns: int) -> Array:
-            return random.standard_normal((rows, columns)) / np.sqrt(rows)
+            weights: Array = random.standard_normal((rows, columns)) / np.sqrt(rows)
+            return weights
 
         self.hybrid = hybrid
         self._tokens = random.standard_normal((VOCABULARY, DIM))
@@ -84,7 +87,8 @@ class Model:
         ]
         self._head = matrix(DIM, VOCABULARY)
         self._bias = np.zeros(VOCABULARY)
-        self._bias[EOS] = 1.0
+        self._bias[encode("abcdefghijklmnopqrstuvwxyz ")] = LETTERS_BIAS
+        self._bias[EOS] = 2.0
 
     def forward(self, tokens: Tokens, spans: list[Span], memory: Memory) -> Array:
         """The last layer's output [tokens, dim] for the batch's tokens; reads and extends the memory."""

@@ -53,4 +53,5 @@ class Oracle:
     def _logits(self, tokens: tuple[int, ...]) -> Array:
         span = Span(0, len(tokens), 0)
         hidden = self._model.forward(np.array(tokens, dtype=np.int64), [span], _Scratch())
-        return self._model.logits(hidden[-1:])[0]
+        logits: Array = self._model.logits(hidden[-1:])[0]
+        return logits

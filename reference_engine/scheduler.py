@@ -119,7 +119,7 @@ class Scheduler:
         if self._config.bug == bugs.ROW_REALLOC:
             self._holdings.give_row(request)
             self._writes_after_reads = False
-        else:
+        elif request.row is not None:
             self._probe.reuse(ROWS, request.row, owner=request.rid)
         return self._prefill(request, upto)
 

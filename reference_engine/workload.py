@@ -47,7 +47,7 @@ def random_workload(
     """
     rng = random.Random(seed)
     prefixes = [random_text(rng, rng.randint(8, 64)) for _ in range(4)]
-    arrivals = []
+    arrivals: list[Arrival] = []
     step = 0
     for number in range(count):
         step += rng.choice((0, 0, 0, 1, 2, 5))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Protocol
-
-from kvsan.commands.check import Check
-from kvsan.commands.explain import Explain
-from kvsan.commands.run import Run
+from importlib import import_module
+from typing import Protocol, cast
 
 
 class Command(Protocol):
@@ -22,4 +19,16 @@ class Command(Protocol):
         """Carries it out and returns the exit status; raises KvsanError for what the user must put right."""
 
 
-COMMANDS: tuple[type[Command], ...] = (Run, Check, Explain)
+# Loaded one by one: `run` must not come to know NumPy, whose threads would take the signals that it passes on.
+COMMANDS: dict[str, str] = {
+    "run": "kvsan.commands.run:Run",
+    "check": "kvsan.commands.check:Check",
+    "explain": "kvsan.commands.explain:Explain",
+}
+"""Every command by its name, in the order of the help, and where its class is."""
+
+
+def load(name: str) -> type[Command]:
+    """The class of the command."""
+    module, _, attribute = COMMANDS[name].partition(":")
+    return cast("type[Command]", getattr(import_module(module), attribute))

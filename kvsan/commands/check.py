@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from kvsan.errors import EventError, KvsanError, TraceError
 from kvsan.events import Event
@@ -15,8 +15,8 @@ from kvsan.findings import Finding, PoolTotals, Report
 from kvsan.ranks import RankHistory, compare
 from kvsan.reporters import json_report
 from kvsan.reporters.terminal import console_for, render
-from kvsan.tracker import Tracker
 from kvsan.traces import Trace, read_trace
+from kvsan.tracker import Tracker
 
 FOUND = 88
 UNUSABLE = 2
@@ -71,7 +71,7 @@ class Check:
         if args.format == "json":
             sys.stdout.write(json_report.render(report, exit_status=status))
         elif report.findings or not unusable:
-            render(report, console_for(sys.stdout))
+            render(report, console_for(sys.stdout), root=os.getcwd(), exit_status=status)
         for error in unusable:
             print(f"kvsan: error: {error}", file=sys.stderr)
         return status

@@ -162,19 +162,20 @@ def _publish(report: Report, options: Options, status: int) -> None:
     from kvsan.reporters import json_report, terminal
 
     failures: list[Failure] = []
+    root = os.getcwd()
     for file in options.report:
         try:
             if file.lower().endswith(".json"):
                 Path(file).write_text(json_report.render(report, exit_status=status), encoding="utf-8")
             else:
                 with open(file, "w", encoding="utf-8") as stream:
-                    terminal.render(report, _file_console(stream, options), exit_status=status)
+                    terminal.render(report, _file_console(stream, options), root=root, exit_status=status)
         except Exception as error:
             cost = f"{file} is missing or incomplete; the report stands on standard error"
             failures.append(Failure("writing the report", f"{type(error).__name__}: {error}", cost, os.getpid()))
     report = replace(report, failures=(*report.failures, *failures))
     try:
-        terminal.render(report, _console(options), exit_status=status)
+        terminal.render(report, _console(options), root=root, exit_status=status)
         sys.stderr.flush()
     except (BrokenPipeError, SystemExit):  # nobody reads it (rich says so by SystemExit); the status still counts
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

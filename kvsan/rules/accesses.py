@@ -73,8 +73,11 @@ def uninitialised(pool: PoolShadow, slots: Slots, writes: bool) -> list[Violatio
     return [Violation("uninit_read", pool, np.unique(raw))] if raw.size else []
 
 
-def slot_access(state: State, pool: PoolShadow, slots: Slots, *, writes: bool, xfer: str | None = None) -> list[Violation]:
-    """Judges and notes an access of the present agent to slots, shape [n]; `xfer` names the transfer that makes it."""
+def slot_access(
+    state: State, pool: PoolShadow, slots: Slots, *, writes: bool, lasting: bool = False
+) -> list[Violation]:
+    """Judges and notes an access of the present agent to slots, shape [n]; `lasting`: it goes on, and is
+    noted when it ends (a transfer)."""
     index, fine = pool.locate(slots)
     violations: list[Violation] = []
     if not fine and not pool.exist(slots):
@@ -87,13 +90,13 @@ def slot_access(state: State, pool: PoolShadow, slots: Slots, *, writes: bool, x
     if np.count_nonzero((words & (HELD | RESERVED)) == 0):
         violations += held_by_somebody(pool, slots)
     if np.count_nonzero(words & LEASED):
-        violations += _against_leases(state, pool, slots, writes, xfer)
+        violations += _against_leases(state, pool, slots, writes)
     violations += _against_writes(state, pool, slots, pool.last_writes()[index])
     if writes:
         violations += _against_reads(state, pool, slots, index)
     if pool.init:
         violations += uninitialised(pool, slots, writes)
-    if xfer is None:
+    if not lasting:
         note(pool, index, slots, state.clocks.agent, event_index(state), writes)
     return violations
 
@@ -138,7 +141,9 @@ def _race(pool: PoolShadow, slots: Slots, words: Slots) -> list[Violation]:
     if not real.any():
         return []
     agent, at = epoch_parts(int(words[real].max()))
-    return [Violation("race", pool, np.unique(slots[real]), earlier=at, earlier_agent=agent, detail={"earlier": "write"})]
+    return [
+        Violation("race", pool, np.unique(slots[real]), earlier=at, earlier_agent=agent, detail={"earlier": "write"})
+    ]
 
 
 def _against_reads(state: State, pool: PoolShadow, slots: Slots, index: Slots | slice) -> list[Violation]:
@@ -171,10 +176,10 @@ def _read_race(pool: PoolShadow, slots: Slots, at: int, agent: int) -> list[Viol
     return [Violation("race", pool, np.unique(real), earlier=at, earlier_agent=agent, detail={"earlier": "read"})]
 
 
-def _against_leases(state: State, pool: PoolShadow, slots: Slots, writes: bool, xfer: str | None) -> list[Violation]:
+def _against_leases(state: State, pool: PoolShadow, slots: Slots, writes: bool) -> list[Violation]:
     """Nothing orders an access and a transfer that is still open, if one of them writes."""
     for lease in state.transfers.of(pool):
-        if lease.xfer != xfer and (writes or lease.writes):
+        if writes or lease.writes:
             hit = slots[pool.among(slots, lease.slots)]
             hit = hit[(pool.tenancy[hit] & RESERVED) == 0]
             if hit.size:
@@ -244,7 +249,7 @@ def xfer_begin(state: State, event: XferBegin) -> None:
         for number in np.unique(existing(pool, event.slots)).tolist() if pool.kind == "row" else []:
             violations += row_access(state, pool, number, 0, WHOLE, writes=writes)
     else:
-        violations = slot_access(state, pool, event.slots, writes=writes, xfer=event.xfer) if event.slots.size else []
+        violations = slot_access(state, pool, event.slots, writes=writes, lasting=True) if event.slots.size else []
     state.report(event, violations)
     slots = np.unique(existing(pool, event.slots))
     clocks = state.clocks

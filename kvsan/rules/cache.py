@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..encoding import EVER, FREED, HELD, HOLDER_MASK, HOLDER_SHIFT, NODE, RESERVED
-from ..events import Attach, CacheInsert, Evict, Event, Lock, Match, Slots, Split, Unlock
+from ..events import Attach, CacheInsert, Event, Evict, Lock, Match, Slots, Split, Unlock
 from ..nodes import Node
 from ..shadow import PoolShadow
 from ..state import State
@@ -30,6 +30,7 @@ def insert(state: State, event: CacheInsert) -> None:
     if event.parent is not None:
         node.hang_under(state.node(event.parent))
     node.inserted.add(pool.number)
+    node.inserted_at = event.at
     giver = state.owner(event.owner)
     slots = existing(pool, event.slots)
     words = pool.tenancy[slots]
@@ -37,7 +38,15 @@ def insert(state: State, event: CacheInsert) -> None:
     elsewhere = held & ((words & NODE) != 0) & ((words & HOLDER_MASK) != node.holder.bits)
     violations = []
     if elsewhere.any():
-        violations.append(Violation("alias", pool, slots[elsewhere], node=None, detail={"node": event.node}))
+        other = state.holders.of(int((words[elsewhere][0] & HOLDER_MASK) >> HOLDER_SHIFT))
+        first = state.nodes.find(other.name.removeprefix("tree:")) if other is not None else None
+        violations.append(
+            Violation(
+                "alias", pool, slots[elsewhere],
+                earlier=first.inserted_at if first is not None and first.inserted_at >= 0 else None,
+                detail={"stands_under": first.name if first is not None else "(unknown)"},
+            )
+        )  # fmt: skip
     missing = event.slots[(event.slots < 0) | (event.slots >= pool.size)]
     lost = np.concatenate([slots[~held & ((words & RESERVED) == 0)], missing])
     if lost.size:
@@ -161,7 +170,9 @@ def _judge_eviction(state: State, pool: PoolShadow, slots: Slots, node: str | No
     violations = giveback.in_flight(state, pool, slots)
     used = slots[pool.shared(slots)]
     if used.size:
-        violations.append(Violation("evict_locked", pool, used, node=node, detail={"sharers": _sharers(state, pool, used)}))
+        violations.append(
+            Violation("evict_locked", pool, used, node=node, detail={"sharers": _sharers(state, pool, used)})
+        )
     return violations + giveback.unmapped(state, pool, slots)
 
 
@@ -253,5 +264,3 @@ def unlock(state: State, event: Unlock) -> None:
     node = state.nodes.find(event.node)
     if node is None or not node.unlock(event.owner):
         state.report(event, [Violation("lock_underflow", node=event.node, owner=event.owner)])
-
-

@@ -182,5 +182,3 @@ def map_clear(state: State, event: MapClear) -> None:
     if entries is not None:
         for key in event.key.tolist():
             entries.pop(key, None)
-
-

@@ -96,9 +96,7 @@ def count_out(state: State, pool: PoolShadow, words: Slots) -> None:
     pool.cached -= int(np.count_nonzero(words & NODE))
 
 
-def release(
-    state: State, event: Event, pool: PoolShadow, slots: Slots, named: Slots, *, pending: bool = False
-) -> None:
+def release(state: State, event: Event, pool: PoolShadow, slots: Slots, named: Slots, *, pending: bool = False) -> None:
     """Gives `slots` (all held; with their pages) back; `named` are those that the event names."""
     words = pool.tenancy[slots]
     count_out(state, pool, words)

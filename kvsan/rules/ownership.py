@@ -6,7 +6,6 @@ import numpy as np
 
 from ..encoding import (
     EVER,
-    FREED,
     GENERATION_MASK,
     GENERATION_ONE,
     HELD,
@@ -16,7 +15,6 @@ from ..encoding import (
     NODE,
     PENDING,
     RESERVED,
-    SHARED,
     WORD_MASK,
 )
 from ..events import Alloc, Event, Give, Own, Pool, Reset, Reuse, Slots
@@ -132,9 +130,7 @@ def _judge_alloc(state: State, event: Alloc, pool: PoolShadow, holder: Holder | 
         state.verdicts.new_tenancy(pool, good)
 
 
-def _take_over(
-    state: State, event: Event, pool: PoolShadow, slots: Slots, holder: Holder | None, flags: int
-) -> None:
+def _take_over(state: State, event: Event, pool: PoolShadow, slots: Slots, holder: Holder | None, flags: int) -> None:
     """A new tenancy for the holder, whoever held the slots before."""
     if not slots.size:
         return

@@ -185,7 +185,9 @@ def count(state: State, event: Count) -> None:
         wrong["available"] = (event.available, pool.free)
     if event.evictable is not None or event.protected is not None:
         cached = (event.evictable or 0) + (event.protected or 0)
-        if (event.evictable is not None and event.protected is not None and cached != pool.cached) or cached > pool.cached:
+        if (
+            event.evictable is not None and event.protected is not None and cached != pool.cached
+        ) or cached > pool.cached:
             wrong["evictable + protected"] = (cached, pool.cached)
     if event.session is not None and event.session != sessions:
         wrong["session"] = (event.session, sessions)

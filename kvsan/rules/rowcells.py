@@ -101,9 +101,7 @@ def _orphans(into: PoolShadow, overwritten: Slots, row: Row, begin: int, end: in
     return [Violation("orphan", into, np.unique(lost), cells=(begin, end), detail={"row": str(row.number)})]
 
 
-def _stale_cells(
-    state: State, row: Row, table: PoolShadow, slots: Slots, begin: int, end: int
-) -> list[Violation]:
+def _stale_cells(state: State, row: Row, table: PoolShadow, slots: Slots, begin: int, end: int) -> list[Violation]:
     """`stale_capture` by cell: a cell that an outstanding batch captured gets another slot."""
     mapper = row.mapper.number if row.mapper is not None else 0
     generation = table.words[row.number] & GENERATION_MASK

@@ -34,7 +34,11 @@ class Recorder:
         header = {"engine": "", "title": f"process {os.getpid()}"}
         if path.endswith(".jsonl"):
             self._text = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
-            self._writer, self._flush, self._close = TextWriter(self._text, **header), self._text.flush, self._text.close
+            self._writer, self._flush, self._close = (
+                TextWriter(self._text, **header),
+                self._text.flush,
+                self._text.close,
+            )
         else:
             stream = open(path, "wb")  # noqa: SIM115 (closed by `close`)
             self._writer, self._flush, self._close = BinaryWriter(stream, **header), stream.flush, stream.close

@@ -21,7 +21,22 @@ MAX_SLOTS = 1 << 31
 _TO_ATTRIBUTE = {"i": "at", "t": "time_ns", "from": "start"}
 _TO_FIELD = {attribute: name for name, attribute in _TO_ATTRIBUTE.items()}
 _INTEGERS = frozenset(
-    "size page row pos upto start allocated committed protected evicted available evictable total session".split()
+    [
+        "size",
+        "page",
+        "row",
+        "pos",
+        "upto",
+        "start",
+        "allocated",
+        "committed",
+        "protected",
+        "evicted",
+        "available",
+        "evictable",
+        "total",
+        "session",
+    ]
 )
 
 

@@ -57,6 +57,12 @@ def test_status_when_there_is_no_such_command(tmp_path: Path) -> None:
     assert wrapped(tmp_path, [str(script)]).status == 126
 
 
+def test_the_wrapper_is_one_thread_alone(tmp_path: Path) -> None:
+    """A second thread, such as NumPy's, would take a signal that the first one waits for, and end the wrapper by it."""
+    got = wrapped_program(tmp_path, "print(len(os.listdir(f'/proc/{os.getppid()}/task')))")
+    assert got.out == "1\n"
+
+
 def test_input_and_output_are_the_commands_own(tmp_path: Path) -> None:
     done = subprocess.run(
         [*KVSAN, "run", "--", "sh", "-c", "cat; echo err >&2"], input="in\n", text=True, capture_output=True,
