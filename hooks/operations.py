@@ -16,8 +16,8 @@ SlotsLike = Union[int, Sequence[int], "npt.NDArray[np.integer]"]
 
 
 class Operations:
-    """One method for each operation. `agent` is who performs it, `via` the host thread that issues it for another agent,
-    `owner` who holds or acts."""
+    """One method for each operation. `agent` is who performs it, `via` the host thread that issues it for another
+    agent, `owner` who holds or acts."""
 
     __slots__ = ()
 
@@ -39,7 +39,8 @@ class Operations:
         agent: str = "host",
         via: str | None = None,
     ) -> None:
-        """An address space of slots 0..size-1. kind: row, kv, state, host or staging; page: slots given out together."""
+        """An address space of slots 0..size-1. kind: row, kv, state, host or staging; page: slots given out
+        together."""
         try:
             event = events.Pool(
                 pool=pool, kind=kind, size=size, page=page, reserved=as_slots(reserved), init=init, agent=agent, via=via
@@ -117,7 +118,8 @@ class Operations:
         agent: str = "host",
         via: str | None = None,
     ) -> None:
-        """Gives slots back, named directly or by the keys of a secondary map; pending inside a group until its flush."""
+        """Gives slots back, named directly or by the keys of a secondary map; pending inside a group until its
+        flush."""
         try:
             event = events.Free(
                 pool=pool,
@@ -252,7 +254,8 @@ class Operations:
         agent: str = "host",
         via: str | None = None,
     ) -> None:
-        """Writes slots of the pool `into` to the cells row[pos : pos + len(slots)]; `batch` is the batch that it prepares."""
+        """Writes slots of the pool `into` to the cells row[pos : pos + len(slots)]; `batch` is the batch that it
+        prepares."""
         try:
             event = events.RowWrite(
                 pool=pool,

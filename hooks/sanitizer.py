@@ -80,8 +80,9 @@ class Sanitizer(Operations):
         self._refresh()
 
     def _refresh(self) -> None:
-        """Works out what each event calls. Event hooks give no results, so plain implementations are called directly, in
-        pluggy's order; pluggy's own call costs more than all the rest of a small event, and is kept for wrappers."""
+        """Works out what each event calls. Event hooks give no results, so plain implementations are called directly,
+        in pluggy's order; pluggy's own call costs more than all the rest of a small event, and is kept for
+        wrappers."""
         for cls in EVENT_CLASSES:
             caller = getattr(self.manager.hook, cls.hook)
             plugins = caller.get_hookimpls()
@@ -149,7 +150,7 @@ class Sanitizer(Operations):
                 return f"{frame.file}:{frame.line} {frame.function}"
         return None
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- asking
 
     @property
     def events(self) -> int:

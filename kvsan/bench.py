@@ -1,9 +1,9 @@
 """What the tracker costs, beside the bare NumPy gathers and scatters that it cannot do without.
 
-`python -m kvsan.bench` prints, for each operation, number of slots and layout, in a pool of a million slots: microseconds
-an event through the whole way in (facade, stack, hooks, tracker), nanoseconds a slot, the bare NumPy work (a gather, a
-comparison and a scatter for each shadow word that the operation needs), and their ratio. Machines are shared and noisy, so
-every figure is the quickest of many calls, the two taken in turn.
+`python -m kvsan.bench` prints, for each operation, number of slots and layout, in a pool of a million slots:
+microseconds an event through the whole way in (facade, stack, hooks, tracker), nanoseconds a slot, the bare NumPy
+work (a gather, a comparison and a scatter for each shadow word that the operation needs), and their ratio. Machines
+are shared and noisy, so every figure is the quickest of many calls, the two taken in turn.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the table: `act` is the event under test, `undo` makes it possible again, `bare` is the NumPy work."""
+    """One line of the table: `act` is the event under test, `undo` makes it possible again, `bare` is the NumPy
+    work."""
 
     name: str
     watched: Sanitizer
@@ -42,7 +43,8 @@ class Case:
 
 
 def measure(case: Case, repeats: int) -> tuple[float, float]:
-    """Seconds an event and seconds of its bare work: of each the quickest, called in turn, less the timer's own time."""
+    """Seconds an event and seconds of its bare work: of each the quickest, called in turn, less the timer's own
+    time."""
     clock = time.perf_counter
     best = bare = idle = float("inf")
     for _ in range(repeats):
@@ -70,7 +72,8 @@ def layouts(count: int, seed: int) -> dict[str, tuple[int, Slots]]:
 
 
 def engine(page: int, slots: Slots, *, held: bool) -> Sanitizer:
-    """A sanitizer with a row pool and a pool of a million slots; `held`: request "r" holds the slots, mapped by row 1."""
+    """A sanitizer with a row pool and a pool of a million slots; `held`: request "r" holds the slots, mapped by row
+    1."""
     from kvsan.hooks.sanitizer import Sanitizer
 
     san = Sanitizer(level="full")

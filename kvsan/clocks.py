@@ -1,9 +1,9 @@
 """What is ordered: vector clocks over agents, with the event index as time.
 
-For every agent the *horizon* holds, for every other agent, the index of that agent's last event known to come before what
-the agent does next. An earlier access (agent a, index k) is ordered before the present event of agent p exactly when
-``k <= horizon[p][a]``. The scheme is FastTrack's (Flanagan and Freund, PLDI 2009) with one global time, so that an epoch is
-one integer and comparing is one comparison.
+For every agent the *horizon* holds, for every other agent, the index of that agent's last event known to come before
+what the agent does next. An earlier access (agent a, index k) is ordered before the present event of agent p exactly
+when ``k <= horizon[p][a]``. The scheme is FastTrack's (Flanagan and Freund, PLDI 2009) with one global time, so that
+an epoch is one integer and comparing is one comparison.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Clocks:
         return number
 
     def enter(self, agent: str, via: str | None, at: int) -> int:
-        """Event `at` of the agent begins: it comes after all that the issuing host thread did. Returns the agent's id."""
+        """Event `at` of the agent begins: it comes after all that the issuing host thread did. Returns the agent's
+        id."""
         number = self._ids.get(agent)
         if number is None:
             number = self.identify(agent)

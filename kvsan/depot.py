@@ -1,7 +1,7 @@
 """The stack depot: every distinct stack once, rendered only when a report asks for it.
 
-A stack is kept as code objects and bytecode offsets; line numbers are worked out on demand. The lookup key holds the ids of
-the code objects, which stay unique because the depot keeps every code object of a stored stack alive.
+A stack is kept as code objects and bytecode offsets; line numbers are worked out on demand. The lookup key holds the
+ids of the code objects, which stay unique because the depot keeps every code object of a stored stack alive.
 """
 
 from __future__ import annotations

@@ -5,15 +5,15 @@ Tenancy word (int64, never negative), one a slot::
     62        40 39        10 9      0
     generation | holder id  | flags
 
-*Generation* counts tenancies modulo 2**23. It is compared only for equality, between a slot's word and a copy that a row
-cell or a share took earlier; two different tenancies look alike only when exactly a multiple of 8,388,608 tenancies of
-that slot lie between, and then a stale copy passes for a fresh one: a miss, never a false alarm.
+*Generation* counts tenancies modulo 2**23. It is compared only for equality, between a slot's word and a copy that a
+row cell or a share took earlier; two different tenancies look alike only when exactly a multiple of 8,388,608
+tenancies of that slot lie between, and then a stale copy passes for a fresh one: a miss, never a false alarm.
 
 *Holder id* numbers live owners and cache nodes; 0 is "not known". An id is given out again only after its holder is
 gone and no word carries it (words of free slots carry 0), so two living holders never share one.
 
-Epoch word (int64): event index in the upper 51 bits, agent in the lower 12, so that of one agent's epochs the larger word
-is the later event. 2**51 events at one a microsecond are 71 years.
+Epoch word (int64): event index in the upper 51 bits, agent in the lower 12, so that of one agent's epochs the larger
+word is the later event. 2**51 events at one a microsecond are 71 years.
 
 Reference word (int64): event index in the upper 43 bits, stack id of the depot in the lower 20.
 """

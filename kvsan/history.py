@@ -49,5 +49,4 @@ class History:
 
     def backwards(self) -> Iterator[tuple[Event, int]]:
         """Events and their steps, latest first."""
-        for event, step in reversed(self._events):
-            yield event, step
+        return reversed(self._events)

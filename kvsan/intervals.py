@@ -1,8 +1,8 @@
 """Sorted runs of cells with the epoch that last touched them: the access shadow of one row.
 
-Rows are read and written as intervals, and a batch reads the cells before the one that is being written, so a few runs say
-it all. Runs next to each other merge only once they are *settled* (ordered before everything that can still come): then no
-later comparison can tell their epochs apart.
+Rows are read and written as intervals, and a batch reads the cells before the one that is being written, so a few
+runs say it all. Runs next to each other merge only once they are *settled* (ordered before everything that can still
+come): then no later comparison can tell their epochs apart.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ SHOWN = 20
 
 
 def check_memory() -> str:
-    """The totals line that people know for each pool of this process, then who holds what is neither free nor cached."""
+    """The totals line that people know for each pool of this process, then who holds what is neither free nor
+    cached."""
     from .hooks import NullSanitizer, current
 
     sanitizer = current()

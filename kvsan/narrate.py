@@ -1,4 +1,5 @@
-"""Puts a violation into words and evidence: the two accesses, where the slot comes from, its neighbourhood, why, what to do."""
+"""Puts a violation into words and evidence: the two accesses, where the slot comes from, its neighbourhood, why, what
+to do."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ class Narrator:
     def access(
         self, state: State, event: Event, step: int, pool: PoolShadow | None = None, slots: tuple[int, ...] = ()
     ) -> Access:
-        """An event as findings cite it: its own pool and slots, and of those the given ones where they are of its pool."""
+        """An event as findings cite it: its own pool and slots, and of those the given ones where they are of its
+        pool."""
         fields: Any = event
         own_pool: str | None = getattr(event, "pool", None)
         cells = None
@@ -297,8 +299,8 @@ def _missing(present: Access, earlier: Access | None) -> str:
     if earlier.agent == present.agent:
         return ""
     return (
-        f"nothing makes {present.agent} wait for {earlier.agent}: between event {earlier.at} and event {present.at} there "
-        f"is no record on {earlier.agent} that {present.agent}, or the host thread that issues its work, waits for"
+        f"nothing makes {present.agent} wait for {earlier.agent}: between event {earlier.at} and event {present.at} "
+        f"there is no record on {earlier.agent} that {present.agent}, or the host thread issuing its work, waits for"
     )
 
 
@@ -311,8 +313,8 @@ def _why(event: Event, violation: Violation, owner: str | None, earlier: Access 
         batch = f" (batch {earlier.batch})" if earlier.batch else ""
         return (
             f"{who} {'writes' if _doing(event) == 'write' else 'reads'} what {other}{batch} may still be "
-            f"{'reading' if detail.get('earlier') == 'read' else 'writing'}. Whether tokens go wrong depends on timing; "
-            f"the fault does not."
+            f"{'reading' if detail.get('earlier') == 'read' else 'writing'}. Whether tokens go wrong depends on "
+            f"timing; the fault does not."
         )
     if kind == "leak":
         ended = detail.get("ended", "")

@@ -41,7 +41,8 @@ class RankHistory:
     pools: dict[str, list[Change]] = field(default_factory=dict)
 
     def before(self, event: Event, state: State) -> None:
-        """Notes an event that the tracker is about to take: an eviction names a node, whose slots are known until then."""
+        """Notes an event that the tracker is about to take: an eviction names a node, whose slots are known until
+        then."""
         if event.op not in OWNERSHIP_OPS:
             return
         if isinstance(event, Evict) and event.node is not None:
@@ -92,8 +93,8 @@ def _parting(pool: str, lowest: RankHistory, other: RankHistory) -> Finding | No
                 owner=theirs.owner,
                 present=_access(pool, theirs, f"rank {other.rank}, {other.file}"),
                 earlier=_access(pool, right, f"rank {lowest.rank}, {lowest.file}"),
-                why=f"Event {number} of pool {pool} is {_words(theirs)} on rank {other.rank} and {_words(right)} on rank "
-                f"{lowest.rank}: from here on the same slot means something else on each.",
+                why=f"Event {number} of pool {pool} is {_words(theirs)} on rank {other.rank} and {_words(right)} on "
+                f"rank {lowest.rank}: from here on the same slot means something else on each.",
                 token=f"rank_divergence:{pool}:{theirs.site or theirs.op}",
                 rank=other.rank,
                 file=other.file,

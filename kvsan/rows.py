@@ -1,7 +1,8 @@
 """Row tables: what each row's cells map, and who last touched which cells.
 
-Cells belong to a tenancy of their row and die with it; accesses outlive it, because a free orders nothing. The cell arrays
-are append-mostly: captures keep views of them, and overwriting a cell that a capture may look at copies the arrays first.
+Cells belong to a tenancy of their row and die with it; accesses outlive it, because a free orders nothing. The cell
+arrays are append-mostly: captures keep views of them, and overwriting a cell that a capture may look at copies the
+arrays first.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ DEAD = -2
 @dataclass(slots=True, eq=False)
 class Row:
     """One row. `slots[p]` is the slot in cell p and `keys[p]` that slot's key then (UNWRITTEN: not in this tenancy);
-    `mapper` is whose row it is, `length` one past the last cell written, `sound` how far cells were found alive when the
-    pool and the mapper had lost mapped slots `seen` times."""
+    `mapper` is whose row it is, `length` one past the last cell written, `sound` how far cells were found alive when
+    the pool and the mapper had lost mapped slots `seen` times."""
 
     number: int
     into: PoolShadow | None = None
@@ -65,7 +66,8 @@ class Row:
             self.viewed = 0
 
     def live(self, begin: int, end: int) -> Slots:
-        """Positions of the cells in [begin, end) that were written in this tenancy and whose slots still live in theirs."""
+        """Positions of the cells in [begin, end) that were written in this tenancy and whose slots still live in
+        theirs."""
         end = min(end, self.length)
         if self.into is None or begin >= end:
             return np.empty(0, np.int64)

@@ -1,14 +1,12 @@
 """The shadow of one pool: packed words for every slot, in NumPy on the host.
 
-A batch of slots is one gather, one comparison and one scatter for each word; contiguous slots take slices. Single slots go
-through memoryviews, whose items cost a third of an array's. Work follows the slots touched, never the pool's size.
-`np.count_nonzero` and `ufunc.reduce` stand where `.any()` and `.min()` would read better, because they skip a Python wrapper
-that costs more than the work on a few hundred slots.
+A batch of slots is one gather, one comparison and one scatter for each word; contiguous slots take slices. Single
+slots go through memoryviews, whose items cost a third of an array's. Work follows the slots touched, never the pool's
+size. `np.count_nonzero` and `ufunc.reduce` stand where `.any()` and `.min()` would read better, because they skip a
+Python wrapper that costs more than the work on a few hundred slots.
 """
 
 from __future__ import annotations
-
-from typing import Union
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +16,7 @@ from .events import Pool, Slots
 from .findings import Finding
 
 Mask = npt.NDArray[np.bool_]
-Index = Union[Slots, slice]
+Index = Slots | slice
 
 DEDICATED_READERS = 2
 
@@ -33,8 +31,8 @@ def arange(count: int) -> Slots:
 class PoolShadow:
     """Shadow words and totals of one pool.
 
-    `tenancy` and `origin` (the event and stack of the slot's last alloc or free) exist from the start; the words for row
-    cells, shares and data accesses only once something needs them.
+    `tenancy` and `origin` (the event and stack of the slot's last alloc or free) exist from the start; the words for
+    row cells, shares and data accesses only once something needs them.
     """
 
     def __init__(self, number: int, event: Pool) -> None:
@@ -68,11 +66,12 @@ class PoolShadow:
         self.cached = 0
         self.events = 0
         self.blamed: dict[int, Finding] = {}  # page: the finding that a later violation of it joins
+        self.doubled: dict[int, Finding] = {}  # slots freed twice: the engine's free list has them twice, and hands them so
         self.drift: tuple[int, ...] | None = None  # the last count that was off, by how much
         self._scratch: npt.NDArray[np.int32] | None = None
         self._stamp = 0
 
-    # -- naming slots -------------------------------------------------------------------------------------------------
+    # -- naming slots
 
     def locate(self, slots: Slots) -> tuple[Index, bool]:
         """How to index with these slots (a slice when they are a run), and whether they all exist and are distinct."""
@@ -101,7 +100,8 @@ class PoolShadow:
         return self._scratch
 
     def among(self, slots: Slots, these: Slots) -> Mask:
-        """Which of `slots` are in `these`: shape [len(slots)]. Stamps are negative, so that no position looks like one."""
+        """Which of `slots` are in `these`: shape [len(slots)]. Stamps are negative, so that no position looks like
+        one."""
         self._stamp = self._stamp - 1 if self._stamp > -(2**31) + 1 else -1
         scratch = self.scratch()
         scratch[these] = self._stamp
@@ -141,7 +141,7 @@ class PoolShadow:
         elif slots.size:
             np.add.at(cells, slots, np.int32(change))
 
-    # -- words that exist on demand -----------------------------------------------------------------------------------
+    # -- words that exist on demand
 
     def cell_words(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """The cell counts and mappers, made on first use."""
@@ -169,7 +169,7 @@ class PoolShadow:
             reads = self.read_at[agent] = np.full(self.tenancy.size, -1, np.int64)
         return reads
 
-    # -- totals -------------------------------------------------------------------------------------------------------
+    # -- totals
 
     def states(self, first: int, last: int) -> str:
         """One letter a slot of [first, last), as in SlotMap, without reads and the finding's own slots."""

@@ -1,7 +1,7 @@
 """The tracker: takes events one by one, advances the clocks, and lets the rule for each event judge and carry it out.
 
-Replaying a trace, driving the tracker from a test and running inside a server all end here. It is a plugin of the hooks'
-manager like any other: it has one hook implementation for each event class.
+Replaying a trace, driving the tracker from a test and running inside a server all end here. It is a plugin of the
+hooks' manager like any other: it has one hook implementation for each event class.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ CONCERNS: dict[str, frozenset[str]] = {
     "records and totals": frozenset({"kv_record", "count"}),
     "key domains": frozenset({"match"}),
 }
-"""What can fail alone: these rules end together, and the others go on. A failure anywhere else leaves the shadow unsound,
-and ends everything."""
+"""What can fail alone: these rules end together, and the others go on. A failure anywhere else leaves the shadow
+unsound, and ends everything."""
 
 
 class Tracker:

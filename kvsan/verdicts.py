@@ -35,8 +35,8 @@ HOLDING = frozenset(
         "record_contract",
     ]
 )
-"""Kinds that say who holds what wrongly: what an owner leaks later, and totals that are off later, may follow from them. A
-leak does not follow from a race."""
+"""Kinds that say who holds what wrongly: what an owner leaks later, and totals that are off later, may follow from
+them. A leak does not follow from a race."""
 
 NO_SLOTS: Slots = np.empty(0, np.int64)
 
@@ -45,10 +45,10 @@ NO_SLOTS: Slots = np.empty(0, np.int64)
 class Violation:
     """A broken rule, before anybody asked whether it has a cause of its own.
 
-    `slots` are the slots (rows) of `pool` that break it; `owner` who it concerns (for a leak: who leaks); `earlier` the
-    index of the event that it collides with; `cells` the row cells in question; `held` further pools' slots that break
-    the rule; `also` slots that the cause concerns as well, though the rule does not speak of them; `detail` what only this
-    kind knows.
+    `slots` are the slots (rows) of `pool` that break it; `owner` who it concerns (for a leak: who leaks); `earlier`
+    the index of the event that it collides with; `cells` the row cells in question; `held` further pools' slots that
+    break the rule; `also` slots that the cause concerns as well, though the rule does not speak of them; `detail`
+    what only this kind knows.
     """
 
     kind: str
@@ -133,14 +133,16 @@ class Verdicts:
             return cause
         if violation.kind == "count_mismatch" and violation.pool is not None:
             return next((finding for finding in violation.pool.blamed.values() if finding.kind in HOLDING), None)
+        for pool, slots in violation.also:
+            cause = cause or next((pool.blamed[page] for page in _pages(pool, slots) if page in pool.blamed), None)
+        if cause is not None:
+            return cause
         left: list[tuple[PoolShadow, Slots]] = []
         for pool, slots in violation.places():
-            if pool.blamed:
-                keep = [slot for slot in slots.tolist() if slot // pool.page not in pool.blamed]
-                if len(keep) < slots.size:
-                    first = next(slot for slot in slots.tolist() if slot // pool.page in pool.blamed)
-                    cause = cause or pool.blamed[first // pool.page]
-                    slots = np.array(keep, np.int64)
+            known = self._known(violation.kind, pool, slots)
+            if known:
+                cause = cause or next(iter(known.values()))
+                slots = np.array([slot for slot in slots.tolist() if slot not in known], np.int64)
             if slots.size:
                 left.append((pool, slots))
         if cause is None or not left:
@@ -151,10 +153,22 @@ class Verdicts:
         violation.held = left
         return None
 
+    def _known(self, kind: str, pool: PoolShadow, slots: Slots) -> dict[int, Finding]:
+        """The slots that an earlier finding concerns in this tenancy; and, of those handed out twice, the ones that were
+        given back twice before, however many tenancies ago."""
+        if not pool.blamed and not pool.doubled:
+            return {}
+        known = {slot: pool.blamed[slot // pool.page] for slot in slots.tolist() if slot // pool.page in pool.blamed}
+        if kind == "double_alloc" and pool.doubled:
+            known |= {slot: pool.doubled.pop(slot) for slot in slots.tolist() if slot in pool.doubled}
+        return known
+
     def _blame(self, finding: Finding, violation: Violation) -> None:
         for pool, slots in violation.places() + violation.also:
-            for page in np.unique(slots // pool.page).tolist():
+            for page in _pages(pool, slots):
                 pool.blamed.setdefault(page, finding)
+            if violation.kind in ("double_free", "page_double_free"):
+                pool.doubled.update(dict.fromkeys(slots.tolist(), finding))
         if violation.node is not None:
             self._nodes.setdefault(violation.node, finding)
 
@@ -179,3 +193,8 @@ class Verdicts:
     def new_node(self, node: str) -> None:
         """The name stands for a new node."""
         self._nodes.pop(node, None)
+
+
+def _pages(pool: PoolShadow, slots: Slots) -> list[int]:
+    pages: list[int] = np.unique(slots // pool.page).tolist()
+    return pages

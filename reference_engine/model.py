@@ -20,7 +20,7 @@ HEADS = 2
 HEAD_DIM = 8
 DIM = HEADS * HEAD_DIM
 HIDDEN = 2 * DIM
-LETTERS_BIAS = 2.0
+LETTERS_BIAS = 3.0
 """Makes the model prefer letters, so that its answers can be looked at."""
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -88,7 +88,7 @@ class Model:
         self._head = matrix(DIM, VOCABULARY)
         self._bias = np.zeros(VOCABULARY)
         self._bias[encode("abcdefghijklmnopqrstuvwxyz ")] = LETTERS_BIAS
-        self._bias[EOS] = 2.0
+        self._bias[EOS] = 2.5
 
     def forward(self, tokens: Tokens, spans: list[Span], memory: Memory) -> Array:
         """The last layer's output [tokens, dim] for the batch's tokens; reads and extends the memory."""

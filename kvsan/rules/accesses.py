@@ -1,9 +1,9 @@
 """Who touches what: `race`, `use_after_free` and `uninit_read`, for slots and for row cells.
 
-A read or write of slots checks the last write and, for a write, the last read of every other agent: FastTrack's rule, over
-all the slots at once. An access that was found to race is forgotten: the engine holds the two for ordered, and what
-follows from that is one fault, not many. Transfers in flight are concurrent with everything; once over, they count as accesses of the host
-thread that saw them end.
+A read or write of slots checks the last write and, for a write, the last read of every other agent: FastTrack's rule,
+over all the slots at once. An access that was found to race is forgotten: the engine holds the two for ordered, and
+what follows from that is one fault, not many. Transfers in flight are concurrent with everything; once over, they
+count as accesses of the host thread that saw them end.
 """
 
 from __future__ import annotations
@@ -190,55 +190,45 @@ def _against_leases(state: State, pool: PoolShadow, slots: Slots, writes: bool) 
     return []
 
 
-# -- row cells ------------------------------------------------------------------------------------------------------------
+# -- row cells
 
 
 def row_access(state: State, pool: PoolShadow, number: int, begin: int, end: int, *, writes: bool) -> list[Violation]:
     """Judges and notes an access of the present agent to row[begin:end]; reserved rows are padding and may collide."""
     row = state.table(pool).get(number)
     clocks = state.clocks
-    violations: list[Violation] = []
-    if not pool.words[number] & RESERVED:
-        collision = _collision(state, row, begin, end, writes)
-        if collision is not None:
-            run, what = collision
-            cells = (max(begin, run.begin), min(end, run.end))
-            for runs in row.writes, *row.reads.values():
-                for late in runs.touching(begin, end):
-                    if late.agent != clocks.agent and not clocks.sees(late.agent, late.at):
-                        if writes or runs is row.writes:
-                            runs.erase(max(begin, late.begin), min(end, late.end))
-            violations.append(
-                Violation(
-                    "race", pool, np.array([number], np.int64), earlier=run.at, earlier_agent=run.agent,
-                    cells=cells if cells[1] < WHOLE else None, detail={"earlier": what},
-                )
-            )  # fmt: skip
+    collisions = [] if pool.words[number] & RESERVED else _collisions(state, row, begin, end, writes)
+    for runs, run, _ in collisions:
+        runs.erase(max(begin, run.begin), min(end, run.end))
     runs = row.writes if writes else row.reads.setdefault(clocks.agent, Runs())
     runs.overlay(begin, end, clocks.agent, event_index(state), clocks.settled(clocks.agent))
-    return violations
+    if not collisions:
+        return []
+    _, run, what = max(collisions, key=lambda collision: collision[1].at)
+    rows = np.array([number], np.int64)
+    return [Violation("race", pool, rows, earlier=run.at, earlier_agent=run.agent, detail={"earlier": what})]
 
 
-def _collision(state: State, row: Row, begin: int, end: int, writes: bool) -> tuple[Run, str] | None:
-    """The latest earlier access to these cells that is not ordered before the present one."""
+def _collisions(state: State, row: Row, begin: int, end: int, writes: bool) -> list[tuple[Runs, Run, str]]:
+    """The earlier accesses to these cells that are not ordered before the present one."""
     clocks = state.clocks
-    worst: tuple[Run, str] | None = None
     candidates = [(row.writes, "write")]
     if writes:
         candidates += [(runs, "read") for agent, runs in row.reads.items() if agent != clocks.agent]
-    for runs, what in candidates:
-        for run in runs.touching(begin, end):
-            if run.agent != clocks.agent and not clocks.sees(run.agent, run.at):
-                if worst is None or run.at > worst[0].at:
-                    worst = (run, what)
-    return worst
+    return [
+        (runs, run, what)
+        for runs, what in candidates
+        for run in runs.touching(begin, end)
+        if run.agent != clocks.agent and not clocks.sees(run.agent, run.at)
+    ]
 
 
-# -- transfers ------------------------------------------------------------------------------------------------------------
+# -- transfers
 
 
 def xfer_begin(state: State, event: XferBegin) -> None:
-    """The transfer's access begins: it comes after what its agent did, and is concurrent with all else until its end."""
+    """The transfer's access begins: it comes after what its agent did, and is concurrent with all else until its
+    end."""
     pool = state.pool(event.pool)
     if not state.watched(pool):
         return

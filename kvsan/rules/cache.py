@@ -102,7 +102,8 @@ def _stems_from(state: State, number: int, node: Node) -> bool:
 
 
 def evict(state: State, event: Evict) -> None:
-    """`double_free`, `free_not_owner`, `free_in_flight`, `evict_locked`, `stale_capture`; the cache gives slots back."""
+    """`double_free`, `free_not_owner`, `free_in_flight`, `evict_locked`, `stale_capture`; the cache gives slots
+    back."""
     if event.node is not None:
         _evict_node(state, event, event.node)
     elif event.pool is not None and event.slots is not None:
@@ -236,7 +237,8 @@ def split(state: State, event: Split) -> None:
 
 
 def _split_pools(state: State, event: Split, node: Node) -> list[PoolShadow]:
-    """The pools that the event speaks of: the one it names; else those that inserts named, token slots before others."""
+    """The pools that the event speaks of: the one it names; else those that inserts named, token slots before
+    others."""
     if event.pool is not None:
         return [state.pool(event.pool)]
     holding = [pool for pool in state.by_number if held_by(pool, node).size]

@@ -40,8 +40,8 @@ def in_flight(state: State, pool: PoolShadow, slots: Slots) -> list[Violation]:
 
 
 def unmapped(state: State, pool: PoolShadow, slots: Slots) -> list[Violation]:
-    """The slots are about to be given back: `stale_capture` if an outstanding batch captured one of them. Marks the rows
-    that map them, so that their cells are looked at again, and forgets their cells."""
+    """The slots are about to be given back: `stale_capture` if an outstanding batch captured one of them. Marks the
+    rows that map them, so that their cells are looked at again, and forgets their cells."""
     mappers: set[int] | None = set()
     if pool.cells is not None and pool.mapper is not None:
         mapped = slots[pool.cells[slots] > 0]
@@ -72,6 +72,7 @@ def stale_captures(state: State, pool: PoolShadow, slots: Slots, mappers: set[in
                     Violation(
                         "stale_capture", pool, slots[hit], owner=capture.owner.name if capture.owner else None,
                         earlier=capture.at, earlier_agent=capture.agent, cells=cells, detail=detail,
+                        also=[(capture.table, np.array([capture.row.number], np.int64))],
                     )
                 ]  # fmt: skip
     return []

@@ -155,7 +155,8 @@ def kv_record(state: State, event: KvRecord) -> None:
 
 
 def _record_table(state: State, event: KvRecord, holder: Holder) -> PoolShadow | None:
-    """The row pool that the record speaks of: the one it names, else one in which its owner holds a row, else the first."""
+    """The row pool that the record speaks of: the one it names, else one in which its owner holds a row, else the
+    first."""
     if event.pool is not None:
         return state.pool(event.pool)
     tables = [state.pools[name] for name in state.tables]

@@ -49,7 +49,7 @@ def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShado
     if row.into is not None and row.into is not into:  # a row maps one pool at a time
         former, gone = row.into, row.slots[row.live(event.pos, event.pos + event.slots.size)]
         giveback.bury_rows(state, table, np.array([row.number], np.int64))
-        violations += _orphans(former, gone, row, event.pos, event.pos + event.slots.size)
+        violations += _orphans(table, former, gone, row, event.pos, event.pos + event.slots.size)
     if row.into is None:
         row.into = into
         row.seen = (into.remapped, holder.remapped if holder is not None else 0)
@@ -89,16 +89,19 @@ def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShado
     held = inside[((keys & HELD) != 0) & (keys >= 0)]
     into.add_cells(held, 1)
     mappers[held] = me
-    return violations + _orphans(into, overwritten, row, begin, min(end, row.length))
+    return violations + _orphans(table, into, overwritten, row, begin, min(end, row.length))
 
 
-def _orphans(into: PoolShadow, overwritten: Slots, row: Row, begin: int, end: int) -> list[Violation]:
+def _orphans(
+    table: PoolShadow, into: PoolShadow, overwritten: Slots, row: Row, begin: int, end: int
+) -> list[Violation]:
     """`orphan`: an overwritten cell was all that its slot was held through."""
     counts, _ = into.cell_words()
     lost = overwritten[(counts[overwritten] <= 0) & ((into.tenancy[overwritten] & (HELD | NODE)) == HELD)]
     if not lost.size:
         return []
-    return [Violation("orphan", into, np.unique(lost), cells=(begin, end), detail={"row": str(row.number)})]
+    also = [(table, np.array([row.number], np.int64))]
+    return [Violation("orphan", into, np.unique(lost), cells=(begin, end), also=also, detail={"row": str(row.number)})]
 
 
 def _stale_cells(state: State, row: Row, table: PoolShadow, slots: Slots, begin: int, end: int) -> list[Violation]:
@@ -129,7 +132,8 @@ def _stale_cells(state: State, row: Row, table: PoolShadow, slots: Slots, begin:
 
 
 def capture(state: State, event: CaptureEvent) -> None:
-    """`stale_row`, `use_after_free`, `race`; the batch takes the cells, and what they map must stay until it is done."""
+    """`stale_row`, `use_after_free`, `race`; the batch takes the cells, and what they map must stay until it is
+    done."""
     table = state.pool(event.pool)
     table.events += 1
     batch = state.batches.touch(event.batch, state.clocks)

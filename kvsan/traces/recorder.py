@@ -16,7 +16,8 @@ from .text import TextWriter
 hookimpl = pluggy.HookimplMarker("kvsan")
 
 WAITING = 200_000
-"""Events that may wait to be written. A trace with a hole would be judged wrongly, so recording ends when more would."""
+"""Events that may wait to be written. A trace with a hole would be judged wrongly, so recording ends when more
+would."""
 
 
 class Recorder:

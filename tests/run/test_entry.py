@@ -40,7 +40,7 @@ def test_a_clean_process_is_entered_and_nothing_heavy_is_loaded(tmp_path: Path) 
 def test_entering_loads_nothing_but_itself() -> None:
     """Without site, whose editable finder has loaded half of the library before."""
     code = (
-        "import sys; before = set(sys.modules); sys.path.insert(0, sys.argv[1]); import kvsan.entry; "
+        "import os, sys, __future__; before = set(sys.modules); sys.path.insert(0, sys.argv[1]); import kvsan.entry; "
         "print(sorted(set(sys.modules) - before))"
     )
     root = os.path.dirname(os.path.dirname(kvsan.__file__))
