@@ -141,7 +141,10 @@ class Sanitizer(Operations):
         self.manager.hook.kvsan_failure(failure=failure)
 
     def _frames(self, stack: int) -> tuple[Frame, ...]:
-        return tuple(frame for frame in self.depot.frames(stack) if not is_own(frame.file))
+        frames = [frame for frame in self.depot.frames(stack) if not is_own(frame.file)]
+        while frames and frames[-1].file == threading.__file__:  # how every thread begins
+            frames.pop()
+        return tuple(frames)
 
     def site_of(self, stack: int) -> str | None:
         """The innermost engine frame of a stack, in words."""

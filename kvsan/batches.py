@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .clocks import Clocks, Horizon, joined
+from .clocks import Clocks, Horizon
 from .events import Slots
 from .holders import Holder
 from .rows import Row
@@ -47,7 +47,7 @@ class Batch:
 
     name: str
     captures: list[Capture] = field(default_factory=list)
-    past: Horizon = field(default_factory=list)
+    pasts: dict[int, Horizon] = field(default_factory=dict)  # by agent: what its last event for this batch knew
     launches: list[tuple[int, int]] = field(default_factory=list)  # (agent, event index)
 
     def outstanding(self, clocks: Clocks) -> bool:
@@ -79,7 +79,7 @@ class Batches:
             if len(self._batches) >= KEPT_BATCHES:
                 self._prune(clocks)
             batch = self._batches[name] = Batch(name)
-        batch.past = joined(batch.past, clocks.horizon()) if batch.past else clocks.snapshot()
+        batch.pasts[clocks.agent] = clocks.snapshot()
         return batch
 
     def add(self, capture: Capture) -> None:

@@ -136,6 +136,21 @@ def cases(page: int, slots: Slots) -> list[Case]:
 
     empty_row()
 
+    def fill() -> None:
+        """A prefill: the cells of a new row."""
+        mapped.row_write("row", row=1, pos=0, into="kv", slots=slots, owner="r", agent="sched")
+
+    cell = iter(range(1 << 30))
+
+    def append() -> None:
+        """A decode step: one cell more."""
+        mapped.row_write("row", row=1, pos=next(cell), into="kv", slots=slots, owner="r", agent="sched")
+
+    def renew() -> None:
+        mapped.sync(on="sched")
+        mapped.free("kv", slots, owner="r")
+        mapped.alloc("kv", slots, owner="r")
+
     def forget() -> None:
         captured.done(batch="b")
         row.sound = 0  # as if these cells were captured for the first time
@@ -146,8 +161,7 @@ def cases(page: int, slots: Slots) -> list[Case]:
              tenancy_and_origin),
         Case("free", freeing, lambda: freeing.free("kv", named, owner="r"),
              lambda: freeing.alloc("kv", slots, owner="r"), tenancy_and_origin),
-        Case("row write", mapped,
-             lambda: mapped.row_write("row", row=1, pos=0, into="kv", slots=slots, owner="r", agent="sched"), empty_row,
+        Case("row write", mapped, append if slots.size == 1 else fill, renew if slots.size == 1 else empty_row,
              cell_words),
         Case("capture", captured,
              lambda: captured.capture("row", row=1, upto=slots.size, batch="b", owner="r", agent="fwd"), forget,

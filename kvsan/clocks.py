@@ -27,6 +27,7 @@ class Clocks:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.hosts: list[int] = []
+        self._is_host: list[bool] = []
         self._ids: dict[str, int] = {}
         self._horizons: list[Horizon] = []
         self._last: list[int] = []  # index of the agent's latest event
@@ -52,7 +53,8 @@ class Clocks:
         self._horizons.append([])
         self._last.append(-1)
         self._joins.append(0)
-        if is_host(name):
+        self._is_host.append(is_host(name))
+        if self._is_host[number]:
             self.hosts.append(number)
         return number
 
@@ -63,7 +65,7 @@ class Clocks:
         if number is None:
             number = self.identify(agent)
         if via is None:
-            issuer = number if is_host(agent) else 0
+            issuer = number if self._is_host[number] else 0
         else:
             issuer = self._ids.get(via, -1)
             if issuer < 0:
@@ -78,7 +80,7 @@ class Clocks:
         self._set(number, number, at)
         self._last[number] = at
         self.agent = number
-        self.host = issuer if is_host(self.names[issuer]) else 0
+        self.host = issuer if self._is_host[issuer] else 0
         return number
 
     def _set(self, agent: int, other: int, at: int) -> None:
@@ -159,13 +161,3 @@ class Clocks:
         if number is not None:
             self._take(self.host, self._horizons[number])
 
-
-def joined(first: Horizon, second: Horizon) -> Horizon:
-    """The pointwise maximum of two horizons."""
-    if len(first) < len(second):
-        first, second = second, first
-    result = list(first)
-    for agent, at in enumerate(second):
-        if result[agent] < at:
-            result[agent] = at
-    return result

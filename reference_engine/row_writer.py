@@ -57,8 +57,8 @@ class RowWriter:
         self._probe = probe
         self._backend = backend
 
-    def write(self, writes: list[RowWrite], *, after_reads: bool = True) -> None:
-        """Queues the writes, in order."""
+    def write(self, writes: list[RowWrite], *, batch: str | None = None, after_reads: bool = True) -> None:
+        """Queues the writes, in order; `batch` names the batch that they prepare."""
         if not writes:
             return
         if after_reads:
@@ -70,6 +70,7 @@ class RowWriter:
                 pos=write.position,
                 into=KV,
                 slots=write.slots,
+                batch=batch,
                 owner=write.owner,
                 agent=self._schedule.name,
             )

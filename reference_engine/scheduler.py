@@ -174,7 +174,7 @@ class Scheduler:
 
     def _launch(self, batch: Batch) -> None:
         writes, self._writes = self._writes, []
-        self._holdings.writer.write(writes, after_reads=self._writes_after_reads)
+        self._holdings.writer.write(writes, batch=batch.name, after_reads=self._writes_after_reads)
         self._writes_after_reads = True
         for item in batch.items:
             request = item.request

@@ -75,21 +75,23 @@ def _free_plain(state: State, event: Free, pool: PoolShadow, slots: Slots) -> bo
 
 
 def _free_pages(state: State, event: Free, pool: PoolShadow, slots: Slots) -> bool:
-    """As `_free_plain`, for distinct whole pages."""
+    """As `_free_plain`, for distinct whole pages, or one page of which one slot is named."""
     holder = state.owner(event.owner)
     if holder is None or not pool.exist(slots):
         return False
-    pages = pool.whole_pages(slots)
+    pages: Slots | None = slots // pool.page if slots.size == 1 else pool.whole_pages(slots)
     if pages is None:
         return False
     block = pool.by_page[pages]
     if np.count_nonzero((block & (PLAIN | HOLDER_MASK)) != (HELD | holder.bits)):
         return False
-    _unmap(state, event, pool, slots, pool.cells is not None and bool(np.count_nonzero(pool.cells[slots])))
-    pool.by_page[pages] = (block & giveback.KEPT) | (EVER | FREED)
+    leaving = slots if slots.size > 1 else pool.slots_of(pages)
+    _unmap(state, event, pool, leaving, pool.cells is not None and bool(np.count_nonzero(pool.cells[leaving])))
+    pool.by_page[pages] = (block & giveback.KEPT) | EVER
+    pool.tenancy[slots] |= FREED
     pool.origin.reshape(-1, pool.page)[pages] = state.origin_word(event)
-    pool.free += slots.size
-    holder.count(pool.number, -slots.size)
+    pool.free += leaving.size
+    holder.count(pool.number, -leaving.size)
     if holder.ended_at >= 0:
         state.holders.retire(holder)
     return True

@@ -34,12 +34,32 @@ def row_write(state: State, event: RowWrite) -> None:
     if not word & (HELD | RESERVED):
         violations.append(Violation("use_after_free", table, np.array([number], np.int64)))
     if state.watch_slots and word & HELD and not word & RESERVED:
-        violations += _map_cells(state, event, table, into, state.tables[table.name].get(number))
+        row = state.tables[table.name].get(number)
+        if event.slots.size > 1 or not _append_cell(into, row, begin, int(event.slots[0]), word):
+            violations += _map_cells(state, event, table, into, row)
     violations += row_access(state, table, number, begin, end, writes=True)
     if table.init:
         uninitialised(table, np.array([number], np.int64), True)
     if violations:
         state.report(event, violations)
+
+
+def _append_cell(into: PoolShadow, row: Row, position: int, slot: int, word: int) -> bool:
+    """The decode step in few steps: one cell more, of a row whose owner is known, with a slot that no row maps yet."""
+    mapper = row.mapper
+    if row.into is not into or position < row.length or mapper is None or not 0 <= slot < into.size:
+        return False
+    counts, mappers = into.cells, into.mapper
+    key = into.words[slot] & CELL_KEY_MASK
+    if mapper.number != holder_of(word) or counts is None or mappers is None or counts[slot] or not key & HELD:
+        return False
+    row.room(position + 1)
+    row.slots[position] = slot
+    row.keys[position] = key
+    row.length = position + 1
+    counts[slot] = 1
+    mappers[slot] = mapper.number
+    return True
 
 
 def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShadow, row: Row) -> list[Violation]:
@@ -216,4 +236,5 @@ def done(state: State, event: Done) -> None:
     """The host has seen the batch finish: all that named it comes before what the host thread does next."""
     batch = state.batches.done(event.batch)
     if batch is not None:
-        state.clocks.join_host(batch.past)
+        for past in batch.pasts.values():
+            state.clocks.join_host(past)

@@ -1,19 +1,25 @@
-"""Whatever the schedule, a request gets the tokens that the model gives without cache, batch or overlap."""
+"""Whatever the schedule, requests get the tokens that the model gives without cache, batch or overlap, and kvsan is
+silent: over a thousand requests with shared prefixes, chunks, eviction, retraction and aborts."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
-from conftest import RecordingProbe
+
+from kvsan.hooks import scope
 from kvsan.reference_engine.config import EngineConfig
 from kvsan.reference_engine.engine import Engine
 from kvsan.reference_engine.oracle import Oracle
 from kvsan.reference_engine.policies import POLICY_NAMES
 from kvsan.reference_engine.request import Finish
-from kvsan.reference_engine.workload import drive, random_workload
+from kvsan.reference_engine.workload import Answer, Arrival, drive, random_workload
+
+from .conftest import RecordingProbe
 
 
-def config(page_size: int, loop: str, policy: str, seed: int, hybrid: bool = False) -> EngineConfig:
-    """Small enough that requests are chunked, cached, evicted and retracted."""
+def tight(page_size: int, loop: str, policy: str, seed: int, *, hybrid: bool = False) -> EngineConfig:
+    """So small that requests are chunked, cached, evicted and retracted."""
     return EngineConfig(
         page_size=page_size,
         loop=loop,
@@ -28,23 +34,61 @@ def config(page_size: int, loop: str, policy: str, seed: int, hybrid: bool = Fal
     )
 
 
+def check(arrivals: list[Arrival], answers: dict[str, Answer], oracle: Oracle) -> None:
+    """Every answer is the right one, or the beginning of it where the request was aborted."""
+    for arrival in arrivals:
+        answer = answers[arrival.rid]
+        right = oracle.generate(list(arrival.prompt), arrival.sampling)
+        if answer.finish is Finish.ABORT:
+            assert arrival.abort_at is not None, arrival.rid
+            right = right[: len(answer.tokens)]
+        assert answer.tokens == right, arrival.rid
+        assert answer.finish is not None, arrival.rid
+
+
+def check_nothing_lost(engine: Engine) -> None:
+    """All rows are free, and all token slots are free or cached without locks."""
+    totals = engine.totals()
+    assert totals["rows_available"] == totals["rows"]
+    assert totals["kv_available"] + totals["kv_evictable"] == totals["kv_tokens"]
+
+
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("loop", ["normal", "overlap"])
 @pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_equals_oracle(page_size: int, loop: str, policy: str, oracle: Oracle) -> None:
-    for seed in range(2):
-        engine = Engine(config(page_size, loop, policy, seed), RecordingProbe())
+@pytest.mark.parametrize("seed", [0, 1])
+def test_attention_model(page_size: int, loop: str, policy: str, seed: int, oracle: Oracle) -> None:
+    with scope(level="full") as sanitizer:
+        engine = Engine(tight(page_size, loop, policy, seed))
         arrivals = random_workload(seed, 30, context_len=160)
-        answers = drive(engine, arrivals)
-        for arrival in arrivals:
-            answer = answers[arrival.rid]
-            right = oracle.generate(list(arrival.prompt), arrival.sampling)
-            if answer.finish is Finish.ABORT:
-                assert arrival.abort_at is not None
-                assert answer.tokens == right[: len(answer.tokens)]
-            else:
-                assert answer.finish is not None
-                assert answer.tokens == right, arrival.rid
-        totals = engine.totals()
-        assert totals["rows_available"] == totals["rows"]
-        assert totals["kv_available"] + totals["kv_evictable"] == totals["kv_tokens"]
+        check(arrivals, drive(engine, arrivals), oracle)
+    check_nothing_lost(engine)
+    assert sanitizer.findings == []
+    assert sanitizer.report().failures == ()
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("loop", ["normal", "overlap"])
+@pytest.mark.parametrize("policy", ["in-order", "late", "random"])
+def test_hybrid_model(page_size: int, loop: str, policy: str) -> None:
+    with scope(level="full") as sanitizer:
+        engine = Engine(tight(page_size, loop, policy, 3, hybrid=True))
+        arrivals = random_workload(3, 20, context_len=160)
+        check(arrivals, drive(engine, arrivals), Oracle(hybrid=True))
+    check_nothing_lost(engine)
+    assert sanitizer.findings == []
+
+
+def test_the_workloads_reach_every_feature() -> None:
+    """Otherwise the tests above would say little."""
+    seen: Counter[str] = Counter()
+    for seed in range(4):
+        probe = RecordingProbe()
+        engine = Engine(tight(1, "overlap", "in-order", seed), probe)  # type: ignore[arg-type]
+        answers = drive(engine, random_workload(seed, 30, context_len=160))
+        seen.update(event["op"] for event in probe.events)
+        seen.update(str(answer.finish) for answer in answers.values())
+    for what in ("reuse", "match", "attach", "split", "evict", "lock", "req_retract", "req_abort", "idle"):
+        assert seen[what], what
+    for reason in Finish:
+        assert seen[str(reason)], reason
