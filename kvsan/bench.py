@@ -62,6 +62,17 @@ def measure(case: Case, repeats: int) -> tuple[float, float]:
     return best - idle, bare - idle
 
 
+def spin() -> float:
+    """Seconds of an empty loop of a million turns: what this machine is worth today."""
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(1_000_000):
+            pass
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
 def layouts(count: int, seed: int) -> dict[str, tuple[int, Slots]]:
     """Page size and slots of each layout: scattered single slots, and whole pages in random order."""
     chance = np.random.default_rng(seed)
@@ -176,6 +187,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kvsan.bench", description=__doc__)
     parser.add_argument("--repeats", type=int, default=400, help="calls for each figure, of which the quickest counts")
     args = parser.parse_args(argv)
+    print(f"a Python loop of a million turns: {spin() * 1e3:.0f} ms\n")
     print(f"{'operation':<10} {'slots':>6} {'layout':<10} {'us/event':>9} {'ns/slot':>9} {'bare us':>9} {'ratio':>6}")
     for count in COUNTS:
         for layout, (page, slots) in layouts(count, seed=count).items():

@@ -60,6 +60,14 @@ def completed(env: Mapping[Any, Any], variables: dict[str, str]) -> Mapping[Any,
     return copy
 
 
+def _of_process(env: Mapping[Any, Any] | None, variables: dict[str, str]) -> Mapping[Any, Any] | None:
+    """As `completed`; None stands for the environment of the process, which the program may have cleaned."""
+    if env is not None:
+        return completed(env, variables)
+    full = completed(os.environ, variables)
+    return None if full is os.environ else full
+
+
 def _patch(module: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     original = getattr(module, name)
     if getattr(original, "_kvsan", False):
@@ -86,9 +94,9 @@ def _with_environment(call: Callable[..., Any], place: int, variables: dict[str,
     def start(*args: Any, **rest: Any) -> Any:
         try:
             if len(args) > place:
-                args = (*args[:place], completed(args[place], variables), *args[place + 1 :])
+                args = (*args[:place], _of_process(args[place], variables), *args[place + 1 :])
             elif "env" in rest:
-                rest["env"] = completed(rest["env"], variables)
+                rest["env"] = _of_process(rest["env"], variables)
         except Exception:
             pass  # not an environment: let the real function complain
         result = call(*args, **rest)

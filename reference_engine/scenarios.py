@@ -56,9 +56,9 @@ def _rejected_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenario
     config = replace(base, rows=4, mixed_chunk=True, context_len=128, kv_tokens=512)
     too_long = config.max_input_len + rng.randint(1, 4)
     arrivals = [
-        Arrival(0, "steady", random_text(rng, rng.randint(1, 40)), SamplingParams(40, ignore_eos=True)),
-        Arrival(rng.randint(2, 20), "too-long", random_text(rng, too_long), SamplingParams(1)),
-        Arrival(rng.randint(2, 30), "later", random_text(rng, rng.randint(1, 40)), SamplingParams(5)),
+        Arrival(0, "steady", random_text(rng, rng.randint(1, 40)), SamplingParams(24, ignore_eos=True)),
+        Arrival(rng.randint(2, 16), "too-long", random_text(rng, too_long), SamplingParams(1)),
+        Arrival(rng.randint(2, 20), "later", random_text(rng, rng.randint(1, 40)), SamplingParams(5)),
     ]
     return Scenario(config, arrivals, ())
 
@@ -75,7 +75,7 @@ def _retracted_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenari
         Arrival(0, "a", random_text(rng, held - step + 1), rest),
         Arrival(0, "b", random_text(rng, held - step + 1), rest),
         Arrival(step, "retracted", random_text(rng, prompt), SamplingParams(12, ignore_eos=True)),
-        Arrival(step + 2, "late", random_text(rng, 5), SamplingParams(12, ignore_eos=True)),
+        Arrival(step + 2, "late", random_text(rng, 20), SamplingParams(12, ignore_eos=True)),
     ]
     config = replace(base, rows=3, mixed_chunk=True, context_len=128, kv_tokens=2 * held + prompt + 2 * page)
     return Scenario(config, arrivals, ("retracted", "late"))

@@ -117,14 +117,17 @@ def test_sigterm_ends_an_entered_process_as_it_would_have(tmp_path: Path) -> Non
         tmp_path,
         """
         import multiprocessing, time
-        def child():
+        def child(ready):
             import fake
             fake.find("child")
+            ready.set()
             time.sleep(60)
         if __name__ == "__main__":
-            one = multiprocessing.get_context("spawn").Process(target=child)
+            context = multiprocessing.get_context("spawn")
+            ready = context.Event()
+            one = context.Process(target=child, args=(ready,))
             one.start()
-            time.sleep(1)
+            ready.wait(30)
             one.terminate()
             one.join()
             print(one.exitcode)
