@@ -21,7 +21,13 @@ from .specialization import Specialization
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 
-KERNEL_MODULES = ("row_write_kernel",)
+KERNEL_MODULES = (
+    "row_write_kernel",
+    "store_kv_kernel",
+    "attention_kernel",
+    "selective_scan_kernel",
+    "state_copy_kernel",
+)
 """Modules of this package with kernels; what each compiles ahead stands in its `AHEAD`."""
 
 
@@ -102,7 +108,8 @@ def _triton_compile(
     import triton  # type: ignore[import-untyped]
     from triton.compiler import ASTSource  # type: ignore[import-untyped]
 
-    types = dict(signature) | dict.fromkeys(constants, "constexpr")
+    kinds = dict(signature) | dict.fromkeys(constants, "constexpr")
+    types = {name: kinds[name] for name in kernel.arg_names}
     source = ASTSource(fn=kernel, signature=types, constexprs=dict(constants))
     # Said outright because the default for contracting a * b + c changes with Triton 3.10.
     return triton.compile(source, target=gpu, options={"num_warps": num_warps, "enable_fp_fusion": True})

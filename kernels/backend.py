@@ -1,4 +1,4 @@
-"""The one place that decides what a kernel runs on: Triton on a GPU, Triton's interpreter, or plain torch."""
+"""The one place that decides what a kernel runs on: Triton on a GPU, Triton's interpreter, CUDA C++, or plain torch."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class Backend(enum.Enum):
     TRITON = "triton"
     INTERPRETER = "interpreter"
     TORCH = "torch"
+    CUDA = "cuda"
+    """CUDA C++, which some kernels are written in as well; taken only when asked for."""
 
 
 @functools.cache
@@ -49,10 +51,20 @@ def choose(device: torch.device) -> Backend:
     return Backend.TRITON if device.type == "cuda" else Backend.TORCH
 
 
-def resolve(backend: Backend | None, device: torch.device) -> Backend:
-    """The backend asked for, or the chosen one; RuntimeError where the one asked for cannot run in this process."""
+def resolve(backend: Backend | None, device: torch.device, *, cuda: bool = False) -> Backend:
+    """The backend asked for, or the chosen one; RuntimeError where the one asked for cannot run in this process.
+
+    `cuda` says whether the kernel has a version in CUDA C++.
+    """
     if backend is None:
         return choose(device)
+    if backend is Backend.CUDA:
+        if not cuda:
+            raise RuntimeError("this kernel has no version in CUDA C++: row write and decode attention have one")
+        from .cuda_ext import require
+
+        require(device)
+        return backend
     if backend is not Backend.TORCH and not triton_available():
         raise RuntimeError(f"backend {backend.value!r} needs triton: pip install 'kvsan[engine]'")
     if backend is Backend.INTERPRETER and not interpreter_requested():

@@ -10,6 +10,7 @@ from .errors import EventError
 from .events import KvRecord, Slots
 
 IDLE_HOLDERS = 65_536  # holders kept that hold nothing and never ended
+ENDED_NAMES = 65_536  # names kept of the last holders that ended and are gone
 
 
 @dataclass(slots=True)
@@ -67,6 +68,7 @@ class Holders:
         self._by_number: dict[int, Holder] = {}
         self._next = 1
         self._returned: deque[int] = deque()
+        self._ended: dict[str, int] = {}  # name: index of its end; what comes late in that name does not make it live
 
     def find(self, name: str | None) -> Holder | None:
         """The holder of that name, if there is one."""
@@ -83,6 +85,10 @@ class Holders:
             else:
                 raise EventError("more than 2**30 owners are alive at once")
             holder = Holder(number, name)
+            ended_at = self._ended.pop(name, None)
+            if ended_at is not None:
+                holder.state = "ended"
+                holder.over_at = holder.ended_at = ended_at
             self._by_name[name] = holder
             self._by_number[number] = holder
             if len(self._by_name) > IDLE_HOLDERS and number % 1024 == 0:
@@ -109,6 +115,10 @@ class Holders:
         del self._by_name[holder.name]
         del self._by_number[holder.number]
         self._returned.append(holder.number)
+        if holder.ended_at >= 0:
+            self._ended[holder.name] = holder.ended_at
+            if len(self._ended) > ENDED_NAMES:
+                del self._ended[next(iter(self._ended))]
 
     def _trim(self) -> None:
         """Engines that never say `req_end` must not make this grow: the oldest that hold nothing go."""

@@ -97,12 +97,15 @@ class Verdicts:
         others join."""
         fresh = []
         rank = INSERT_RANK if event.op == "insert" else RANK
+        taken = [place for violation in violations for place in violation.places()] if event.op == "alloc" else []
         for violation in sorted(violations, key=lambda v: rank[v.kind]):
             cause = self._cause(violation)
             if cause is None:
                 fresh.append(violation)
             else:
                 self._join(cause, event, violation)
+        for pool, slots in taken:  # what is taken wrongly begins a tenancy too, which no earlier finding concerns
+            self.new_tenancy(pool, np.unique(slots // pool.page))
         if not fresh:
             return
         finding = self._narrate(state, event, fresh[0])

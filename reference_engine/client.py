@@ -30,12 +30,13 @@ class Client:
     """Talks to one server; every call opens a connection of its own."""
 
     def __init__(self, host: str, port: int, timeout: float = TIMEOUT_SECONDS) -> None:
-        self._address = host, port
+        self.host = host
+        self.port = port
         self._timeout = timeout
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Status and JSON of one request; a body that is bytes goes out as it is."""
-        connection = http.client.HTTPConnection(*self._address, timeout=self._timeout)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self._timeout)
         try:
             payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, payload, {"Content-Type": "application/json"})
@@ -53,7 +54,7 @@ class Client:
 
     def hang_up(self, arrival: Arrival, after: int) -> Result:
         """Streams the answer and closes the connection after that many events."""
-        connection = http.client.HTTPConnection(*self._address, timeout=self._timeout)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self._timeout)
         tokens: list[int] = []
         try:
             body = json.dumps({**self._body(arrival), "stream": True}).encode()

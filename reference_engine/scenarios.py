@@ -65,7 +65,8 @@ def _rejected_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenario
 
 def _retracted_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenario:
     """`a` and `b` decode; `retracted` is prefilled with them in one mixed batch, which takes the last free page, and is
-    retracted in the next step. `late` gets a row that `retracted` has too."""
+    retracted in the next step. When all is over, four requests come at once for three rows, of which one is in the free
+    list twice: two requests share it."""
     page = base.page_size
     step = rng.randint(3, 8)
     held = 16 * rng.randint(1, 2)
@@ -75,10 +76,11 @@ def _retracted_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenari
         Arrival(0, "a", random_text(rng, held - step + 1), rest),
         Arrival(0, "b", random_text(rng, held - step + 1), rest),
         Arrival(step, "retracted", random_text(rng, prompt), SamplingParams(12, ignore_eos=True)),
-        Arrival(step + 2, "late", random_text(rng, 20), SamplingParams(12, ignore_eos=True)),
     ]
+    late = tuple(f"late-{number}" for number in range(4))
+    arrivals += [Arrival(100, rid, random_text(rng, 6), SamplingParams(6, ignore_eos=True)) for rid in late]
     config = replace(base, rows=3, mixed_chunk=True, context_len=128, kv_tokens=2 * held + prompt + 2 * page)
-    return Scenario(config, arrivals, ("retracted", "late"))
+    return Scenario(config, arrivals, late)
 
 
 _BUILDERS: dict[str, Callable[[EngineConfig, random.Random], Scenario]] = {

@@ -14,7 +14,7 @@ from kvsan.options import SPECS, Options, add_flags
 def flags(*argv: str) -> Options:
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    return Options().updated_from_flags(parser.parse_args(argv), "/work")
+    return Options().updated_from_flags(parser.parse_args(argv), "/w")
 
 
 def test_defaults_stand_without_anything(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_an_entered_process_does_not_read_pyproject_again(tmp_path: Path) -> Non
 
 def test_flags_win_and_are_one_for_each_option() -> None:
     options = flags("--level", "rows", "--report", "x.json", "--report", "y", "--keep-exitcode", "--error-exitcode=3")
-    assert options.report == ("/work/x.json", "/work/y")
+    assert options.report == ("/w/x.json", "/w/y")
     assert (options.level, options.keep_exitcode, options.error_exitcode) == ("rows", True, 3)
     parser = argparse.ArgumentParser()
     add_flags(parser)

@@ -193,20 +193,31 @@ def _against_leases(state: State, pool: PoolShadow, slots: Slots, writes: bool) 
 # -- row cells
 
 
-def row_access(state: State, pool: PoolShadow, number: int, begin: int, end: int, *, writes: bool) -> list[Violation]:
-    """Judges and notes an access of the present agent to row[begin:end]; reserved rows are padding and may collide."""
+def row_access(
+    state: State, pool: PoolShadow, number: int, begin: int, end: int, *, writes: bool, lasting: bool = False
+) -> list[Violation]:
+    """Judges and notes an access of the present agent to row[begin:end]; reserved rows are padding and may collide.
+    `lasting` as for slots."""
     row = state.table(pool).get(number)
     clocks = state.clocks
-    collisions = [] if pool.words[number] & RESERVED else _collisions(state, row, begin, end, writes)
+    word = pool.words[number]
+    collisions = [] if word & RESERVED else _collisions(state, row, begin, end, writes)
     for runs, run, _ in collisions:
         runs.erase(max(begin, run.begin), min(end, run.end))
-    runs = row.writes if writes else row.reads.setdefault(clocks.agent, Runs())
-    runs.overlay(begin, end, clocks.agent, event_index(state), clocks.settled(clocks.agent))
-    if not collisions:
-        return []
-    _, run, what = max(collisions, key=lambda collision: collision[1].at)
+    if not lasting:
+        _note_cells(state, row, begin, end, clocks.agent, event_index(state), writes)
     rows = np.array([number], np.int64)
-    return [Violation("race", pool, rows, earlier=run.at, earlier_agent=run.agent, detail={"earlier": what})]
+    late = _against_leases(state, pool, rows, writes) if word & LEASED else []
+    if not collisions:
+        return late
+    _, run, what = max(collisions, key=lambda collision: collision[1].at)
+    return late + [Violation("race", pool, rows, earlier=run.at, earlier_agent=run.agent, detail={"earlier": what})]
+
+
+def _note_cells(state: State, row: Row, begin: int, end: int, agent: int, at: int, writes: bool) -> None:
+    """The access (agent, at) is now the cells' last write, or the agent's last read of them."""
+    runs = row.writes if writes else row.reads.setdefault(agent, Runs())
+    runs.overlay(begin, end, agent, at, state.clocks.settled(agent))
 
 
 def _collisions(state: State, row: Row, begin: int, end: int, writes: bool) -> list[tuple[Runs, Run, str]]:
@@ -237,7 +248,7 @@ def xfer_begin(state: State, event: XferBegin) -> None:
     if pool.kind == "row" or not state.watch_data:
         violations = held_by_somebody(pool, event.slots) if event.slots.size else []
         for number in np.unique(existing(pool, event.slots)).tolist() if pool.kind == "row" else []:
-            violations += row_access(state, pool, number, 0, WHOLE, writes=writes)
+            violations += row_access(state, pool, number, 0, WHOLE, writes=writes, lasting=True)
     else:
         violations = slot_access(state, pool, event.slots, writes=writes, lasting=True) if event.slots.size else []
     state.report(event, violations)
@@ -252,5 +263,9 @@ def xfer_end(state: State, event: XferEnd) -> None:
     """What the transfer did comes before what the calling host thread does next."""
     for lease in state.transfers.end(event.xfer):
         state.clocks.join_host(lease.past)
-        if state.watch_data and lease.pool.kind != "row" and lease.slots.size:
+        if lease.pool.kind == "row":
+            for number in lease.slots.tolist():
+                row = state.table(lease.pool).get(number)
+                _note_cells(state, row, 0, WHOLE, state.clocks.host, event.at, lease.writes)
+        elif state.watch_data and lease.slots.size:
             note(lease.pool, lease.slots, lease.slots, state.clocks.host, event.at, lease.writes)

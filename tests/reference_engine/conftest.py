@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from kvsan.reference_engine.client import Client
 from kvsan.reference_engine.oracle import Oracle
 

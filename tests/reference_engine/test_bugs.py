@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-from kvsan.findings import Finding
 from kvsan.hooks import scope
 from kvsan.reference_engine import bugs
 from kvsan.reference_engine.bugs import BUGS
@@ -13,6 +11,8 @@ from kvsan.reference_engine.oracle import Oracle
 from kvsan.reference_engine.policies import POLICY_NAMES
 from kvsan.reference_engine.scenarios import Scenario, scenario
 from kvsan.reference_engine.workload import Answer, drive
+
+from kvsan.findings import Finding
 
 SEEDS = range(20)
 

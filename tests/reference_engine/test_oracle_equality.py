@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-
 from kvsan.hooks import scope
 from kvsan.reference_engine.config import EngineConfig
 from kvsan.reference_engine.engine import Engine

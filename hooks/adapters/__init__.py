@@ -1,0 +1,1 @@
+"""Adapters: one package for each engine, which turns what the engine does into events."""

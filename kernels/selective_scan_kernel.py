@@ -1,0 +1,126 @@
+"""The Triton kernels behind `selective_scan` and `state_update`; importing it needs triton and fixes whether they are
+compiled or interpreted."""
+
+from __future__ import annotations
+
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+
+from .specialization import Specialization
+
+BLOCK_C = 64
+"""Channels of one program; a channel needs nothing of another."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _step(h, token, x, delta, b, c, decay, skip, y, channel, lane, channels, lanes):  # type: ignore[no-untyped-def]
+    # One token: stores its output and returns the state h [BLOCK_C, BLOCK_N] after it.
+    in_channels = channel < channels
+    in_lanes = lane < lanes
+    x_now = tl.load(x + token * channels + channel, mask=in_channels, other=0.0).to(tl.float32)
+    delta_now = tl.load(delta + token * channels + channel, mask=in_channels, other=0.0).to(tl.float32)
+    b_now = tl.load(b + token * lanes + lane, mask=in_lanes, other=0.0).to(tl.float32)
+    c_now = tl.load(c + token * lanes + lane, mask=in_lanes, other=0.0).to(tl.float32)
+    h = tl.exp(delta_now[:, None] * decay) * h + (delta_now * x_now)[:, None] * b_now[None, :]
+    out = tl.sum(h * c_now[None, :], 1) + skip * x_now
+    tl.store(y + token * channels + channel, out.to(y.dtype.element_ty), mask=in_channels)
+    return h
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def selective_scan_kernel(  # type: ignore[no-untyped-def]
+    y,
+    states,
+    state_stride,
+    num_slots,
+    slots,
+    fresh,
+    offsets,
+    num_tokens,
+    x,
+    delta,
+    decay,
+    b,
+    c,
+    skip,
+    channels,
+    lanes,
+    BLOCK_C: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    # Program (i, k) carries channels [k * BLOCK_C, (k + 1) * BLOCK_C) through the tokens of request i.
+    request = tl.program_id(0)
+    slot = tl.load(slots + request).to(tl.int64)
+    begin = tl.maximum(tl.load(offsets + request).to(tl.int64), 0)
+    end = tl.minimum(tl.load(offsets + request + 1).to(tl.int64), num_tokens)
+    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    lane = tl.arange(0, BLOCK_N)
+    element = channel[:, None] * lanes + lane[None, :]
+    inside = (channel < channels)[:, None] & (lane < lanes)[None, :]
+    # The host cannot check slots that live on the GPU without waiting for it, so a slot that is not there is left alone.
+    kept = (slot >= 0) & (slot < num_slots)
+    loaded = kept & (tl.load(fresh + request).to(tl.int1) == 0)
+
+    rates = tl.load(decay + element, mask=inside, other=0.0)
+    straight = tl.load(skip + channel, mask=channel < channels, other=0.0)
+    # A masked lane must come out as 0 whatever a fresh slot holds, not as its content times 0.
+    h = tl.load(states + slot * state_stride + element, mask=inside & loaded, other=0.0)
+    token = begin
+    # Not `range` with a bound from memory: Triton 3.6 cannot interpret that with NumPy 2.4 and newer.
+    while token < end:
+        h = _step(h, token, x, delta, b, c, rates, straight, y, channel, lane, channels, lanes)
+        token += 1
+    tl.store(states + slot * state_stride + element, h, mask=inside & kept)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def state_update_kernel(  # type: ignore[no-untyped-def]
+    y,
+    states,
+    state_stride,
+    num_slots,
+    slots,
+    x,
+    delta,
+    decay,
+    b,
+    c,
+    skip,
+    channels,
+    lanes,
+    BLOCK_C: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    # Program (i, k) carries channels [k * BLOCK_C, (k + 1) * BLOCK_C) of request i through its one token.
+    request = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + request).to(tl.int64)
+    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    lane = tl.arange(0, BLOCK_N)
+    element = channel[:, None] * lanes + lane[None, :]
+    inside = (channel < channels)[:, None] & (lane < lanes)[None, :]
+    kept = inside & (slot >= 0) & (slot < num_slots)
+
+    rates = tl.load(decay + element, mask=inside, other=0.0)
+    straight = tl.load(skip + channel, mask=channel < channels, other=0.0)
+    h = tl.load(states + slot * state_stride + element, mask=kept, other=0.0)
+    h = _step(h, request, x, delta, b, c, rates, straight, y, channel, lane, channels, lanes)
+    tl.store(states + slot * state_stride + element, h, mask=kept)
+
+
+_DATA = {"x": "*bf16", "delta": "*bf16", "decay": "*fp32", "b": "*bf16", "c": "*bf16", "skip": "*fp32"}
+_POOL = {"y": "*bf16", "states": "*fp32", "state_stride": "i32", "num_slots": "i32", "slots": "*i64"}
+_SIZES = {"channels": "i32", "lanes": "i32"}
+
+AHEAD = (
+    Specialization(
+        kernel=selective_scan_kernel,
+        signature=_POOL | {"fresh": "*i1", "offsets": "*i64", "num_tokens": "i32"} | _DATA | _SIZES,
+        constants={"BLOCK_C": BLOCK_C, "BLOCK_N": 16},
+    ),
+    Specialization(
+        kernel=state_update_kernel,
+        signature=_POOL | _DATA | _SIZES,
+        constants={"BLOCK_C": BLOCK_C, "BLOCK_N": 16},
+    ),
+)
+"""What is compiled ahead of time: a usual 16-bit model with 16 numbers of state for a channel."""

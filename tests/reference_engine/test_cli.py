@@ -1,0 +1,57 @@
+"""The command line: the registry of bugs, bad options, and the bundled client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from kvsan.reference_engine.__main__ import main
+
+from kvsan.findings import KINDS
+
+from .conftest import Served
+
+
+def test_bugs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bugs", "--format", "json"]) == 0
+    listed = {bug["name"]: bug for bug in json.loads(capsys.readouterr().out)}
+    assert listed["row-realloc-between-chunks"]["reference"] == "sgl-project/sglang#17850"
+    assert listed["mixed-chunk-abort-keeps-row"]["reference"] == "sgl-project/sglang#10871"
+    for bug in listed.values():
+        assert bug["finding"] in KINDS
+        assert bug["feature"] and bug["summary"] and bug["consequence"]
+
+
+def test_bugs_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bugs"]) == 0
+    assert "row-realloc-between-chunks  (sgl-project/sglang#17850)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bug", "nothing"], "invalid choice: 'nothing'"),
+        (["--loop", "sideways"], "invalid choice: 'sideways'"),
+        (["--rows", "0"], "rows: 0 is not a positive number"),
+        (["--page-size", "16", "--kv-tokens", "100"], "kv_tokens: 100 is not a multiple of page_size 16"),
+        (["--context-len", "5000"], "context_len: 5000 is not in 7..4096"),
+    ],
+)
+def test_bad_options(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *options])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("workload", "summary"), [("demo", "30 right, 0 wrong, 0 aborted, 0 failed"), ("mixed", " 0 wrong")]
+)
+def test_client(
+    workload: str, summary: str, start_server: Callable[..., Served], capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = start_server("--rows", "4")
+    port = str(served.client.port)
+    assert main(["client", "--port", port, "--workload", workload, "--count", "30"]) == 0
+    assert summary in capsys.readouterr().out
