@@ -1,11 +1,11 @@
-"""Writes the figures of the documents anew: every block between `<!-- run: COMMAND -->` and `<!-- end -->` becomes what the
-command prints.
+"""Writes the figures of the documents anew: every block between `<!-- run: COMMAND -->` and `<!-- end -->` becomes
+what the command prints.
 
 python docs/regenerate.py [--check] [FILE ...]     default: README.md and docs/*.md
 
-With --check nothing is written, and the exit status is 1 if a document has a block that no command made. Commands run in
-the project's folder with `.venv/bin` first in PATH. What a machine's speed decides differs from run to run, so --check does
-not compare the text.
+With --check nothing is written, and the exit status is 1 if a document has a block that no command made. Commands run
+in the project's folder with `.venv/bin` first in PATH. What a machine's speed decides differs from run to run, so
+--check does not compare the text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ SECONDS = 900
 def main() -> int:
     """Runs the commands of every block."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, default=[ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+    parser.add_argument(
+        "files", nargs="*", type=Path, default=[ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a block is empty")
     options = parser.parse_args()
     empty = 0

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Union
-
-import numpy as np
-import numpy.typing as npt
-
 from kvsan import events
-from kvsan.events import Event, as_slots
-
-SlotsLike = Union[int, Sequence[int], "npt.NDArray[np.integer]"]
-"""Slot ids on the host: one, a list, or an integer array of shape [n]. The event keeps a copy."""
+from kvsan.events import Event, SlotsLike, as_slots
 
 
 class Operations:

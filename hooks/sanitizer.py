@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pluggy
@@ -87,7 +88,7 @@ class Sanitizer(Operations):
             caller = getattr(self.manager.hook, cls.hook)
             plugins = caller.get_hookimpls()
             if any(each.wrapper or each.hookwrapper or each.argnames != ("event",) for each in plugins):
-                self._calls[cls.op] = (lambda event, caller=caller: caller(event=event),)
+                self._calls[cls.op] = (partial(_call, caller),)
             else:
                 self._calls[cls.op] = tuple(each.function for each in reversed(plugins))
 
@@ -140,6 +141,23 @@ class Sanitizer(Operations):
         self._sink.failure(failure)
         self.manager.hook.kvsan_failure(failure=failure)
 
+    # -- for adapters
+
+    def fail(self, failure: Failure) -> None:
+        """Tells that something of kvsan failed in this process, once."""
+        self._tell_failure(failure)
+
+    def note(self, text: str) -> None:
+        """Tells a sentence that a person must read."""
+        self._sink.note(text)
+
+    def watch_rows_only(self) -> None:
+        """Lowers the level to `rows`, where slot ids cannot be had; before the first pool is declared."""
+        with self._lock:
+            state = self.tracker.state
+            state.level, state.watch_slots, state.watch_data = "rows", False, False
+            self.data = False
+
     def _frames(self, stack: int) -> tuple[Frame, ...]:
         frames = [frame for frame in self.depot.frames(stack) if not is_own(frame.file)]
         while frames and frames[-1].file == threading.__file__:  # how every thread begins
@@ -190,6 +208,11 @@ class Sanitizer(Operations):
 
         with self._lock:
             return describe(self.tracker)
+
+
+def _call(caller: Callable[..., object], event: Event) -> None:
+    """Through pluggy, whose hooks take names."""
+    caller(event=event)
 
 
 _living: weakref.WeakSet[Sanitizer] = weakref.WeakSet()

@@ -10,14 +10,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attention import decode_attention, extend_attention
+    from .attention_reference import decode_attention_reference, extend_attention_reference
     from .backend import Backend, choose
+    from .padded_lanes import PaddedLanes, attention_lanes, state_lanes
     from .row_write import write_rows, write_rows_reference
+    from .selective_scan import selective_scan, selective_scan_reference, state_update, state_update_reference
+    from .state_copy import copy_states, copy_states_reference
+    from .store_kv import store_kv, store_kv_reference
 
-__all__ = ["Backend", "choose", "write_rows", "write_rows_reference"]
+__all__ = [
+    "Backend",
+    "PaddedLanes",
+    "attention_lanes",
+    "choose",
+    "copy_states",
+    "copy_states_reference",
+    "decode_attention",
+    "decode_attention_reference",
+    "extend_attention",
+    "extend_attention_reference",
+    "selective_scan",
+    "selective_scan_reference",
+    "state_lanes",
+    "state_update",
+    "state_update_reference",
+    "store_kv",
+    "store_kv_reference",
+    "write_rows",
+    "write_rows_reference",
+]
 
 _MODULE_OF = {
     "Backend": "backend",
+    "PaddedLanes": "padded_lanes",
+    "attention_lanes": "padded_lanes",
     "choose": "backend",
+    "copy_states": "state_copy",
+    "copy_states_reference": "state_copy",
+    "decode_attention": "attention",
+    "decode_attention_reference": "attention_reference",
+    "extend_attention": "attention",
+    "extend_attention_reference": "attention_reference",
+    "selective_scan": "selective_scan",
+    "selective_scan_reference": "selective_scan",
+    "state_lanes": "padded_lanes",
+    "state_update": "selective_scan",
+    "state_update_reference": "selective_scan",
+    "store_kv": "store_kv",
+    "store_kv_reference": "store_kv",
     "write_rows": "row_write",
     "write_rows_reference": "row_write",
 }

@@ -51,9 +51,9 @@ def decode_attention(
     scale         what scores are multiplied with, by default dim ** -0.5
     out           [B, q_heads, v_dim] of the queries' dtype, to be written and returned; by default a new tensor
 
-    Raises TypeError and ValueError for a wrong dtype, shape, layout or device, and on a CPU ValueError for rows, lengths
-    and cells outside what they index; on a GPU a row outside the table gives zeros, and a cell outside the pool counts as
-    empty. RuntimeError for a backend that cannot run here.
+    Raises TypeError and ValueError for a wrong dtype, shape, layout or device, and on a CPU ValueError for rows,
+    lengths and cells outside what they index; on a GPU a row outside the table gives zeros, and a cell outside the pool
+    counts as empty. RuntimeError for a backend that cannot run here.
     """
     batch, device = len(rows), queries.device
     out = _check_layout(queries, k_pool, v_pool, req_to_token, rows, out, batch)
@@ -71,7 +71,7 @@ def decode_attention(
     if chosen is Backend.CUDA:
         from .cuda_ext import decode_attention_cuda
 
-        decode_attention_cuda(out, queries, k_pool, v_pool, req_to_token, rows.long(), lens.long(), scale)
+        decode_attention_cuda(out, queries, k_pool, v_pool, req_to_token, rows, lens, scale)
         return out
 
     from .attention_kernel import decode_attention_kernel
@@ -141,9 +141,7 @@ def extend_attention(
     scale = queries.shape[2] ** -0.5 if scale is None else scale
     chosen = resolve(backend, device)
     if chosen is Backend.TORCH:
-        reference = extend_attention_reference(
-            queries, k_pool, v_pool, req_to_token, rows, offsets, prefix_lens, scale
-        )
+        reference = extend_attention_reference(queries, k_pool, v_pool, req_to_token, rows, offsets, prefix_lens, scale)
         return out.copy_(reference)
     if batch == 0 or out.numel() == 0:
         return out
@@ -153,7 +151,7 @@ def extend_attention(
     heads = k_pool.shape[1]
     group = queries.shape[1] // heads
     padded = _power_of_two(group)
-    block_m = max(32 if queries.dtype == torch.float32 else 64, padded)
+    block_m = max(32, padded)
     # Lengths may live on the GPU, so the grid follows the most queries that a request can have.
     tiles = -(-min(tokens, ctx) // (block_m // padded))
     with on_device(device):
@@ -222,8 +220,7 @@ def _power_of_two(size: int) -> int:
 
 
 def _blocks(k_pool: torch.Tensor, v_pool: torch.Tensor, backend: Backend) -> dict[str, int | bool]:
-    """The constants that follow from the pools: a tile of keys must fit into shared memory, and a matrix product takes
-    16 elements at least."""
+    """The constants that follow from the pools; a matrix product takes 16 elements at least."""
     dim, v_dim = k_pool.shape[2], v_pool.shape[2]
     wide = k_pool.dtype == torch.float32
     return {
@@ -231,7 +228,7 @@ def _blocks(k_pool: torch.Tensor, v_pool: torch.Tensor, backend: Backend) -> dic
         "V_DIM": v_dim,
         "BLOCK_D": max(16, _power_of_two(dim)),
         "BLOCK_V": max(16, _power_of_two(v_dim)),
-        "BLOCK_N": 32 if wide else 64,
+        "BLOCK_N": 32,
         # The interpreter multiplies bfloat16 as the integers that it keeps them in.
         "WIDE": wide or (backend is Backend.INTERPRETER and k_pool.dtype == torch.bfloat16),
     }

@@ -54,9 +54,7 @@ def _context(
     return keys, values
 
 
-def _attend(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first: int, scale: float
-) -> torch.Tensor:
+def _attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first: int, scale: float) -> torch.Tensor:
     """Queries [t, heads, dim], the first at position `first`, over keys and values [length, heads, dim]."""
     scores = torch.einsum("thd,nhd->htn", queries, keys) * scale
     positions = torch.arange(first, first + len(queries), device=queries.device)

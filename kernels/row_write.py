@@ -43,12 +43,17 @@ def write_rows(
     batch = _check_layout(req_to_token, rows, prefix_slots, prefix_offsets, new_slots, new_offsets)
     if req_to_token.device.type == "cpu":
         _check_values(req_to_token, rows, prefix_slots, prefix_offsets, new_slots, new_offsets)
-    chosen = resolve(backend, req_to_token.device)
+    chosen = resolve(backend, req_to_token.device, cuda=True)
     if chosen is Backend.TORCH:
         write_rows_reference(req_to_token, rows, prefix_slots, prefix_offsets, new_slots, new_offsets)
         return
     num_rows, ctx = req_to_token.shape
     if batch == 0 or ctx == 0:
+        return
+    if chosen is Backend.CUDA:
+        from .cuda_ext import write_rows_cuda
+
+        write_rows_cuda(req_to_token, rows, prefix_slots, prefix_offsets, new_slots, new_offsets)
         return
 
     from .row_write_kernel import BLOCK, MAX_PROGRAMS_PER_ROW, write_rows_kernel

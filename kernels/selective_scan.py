@@ -164,7 +164,7 @@ def selective_scan_reference(
     c: torch.Tensor,
     d: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The outputs y [T, channels] and each request's last state [B, channels, N] in float64, unchecked; writes nothing."""
+    """The outputs [T, channels] and each request's last state [B, channels, N] in float64, unchecked; writes nothing."""
     at: list[int] = offsets.tolist()
     y = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     last = _initial(states, slots, fresh)

@@ -57,7 +57,7 @@ def selective_scan_kernel(  # type: ignore[no-untyped-def]
     lane = tl.arange(0, BLOCK_N)
     element = channel[:, None] * lanes + lane[None, :]
     inside = (channel < channels)[:, None] & (lane < lanes)[None, :]
-    # The host cannot check slots that live on the GPU without waiting for it, so a slot that is not there is left alone.
+    # The host cannot check slots that live on the GPU without waiting for it, so one that is not there is left alone.
     kept = (slot >= 0) & (slot < num_slots)
     loaded = kept & (tl.load(fresh + request).to(tl.int1) == 0)
 

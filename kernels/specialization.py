@@ -12,8 +12,8 @@ class Specialization:
     """A kernel with the types of its arguments and the values of its constants.
 
     `kernel` is a function that `triton.jit` decorated; `signature` gives Triton's type of each argument in order
-    ("*i32": pointer to int32, "i32": int32), `constants` the values of its `tl.constexpr` arguments, and `variant` tells
-    it from others of the same kernel.
+    ("*i32": pointer to int32, "i32": int32), `constants` the values of its `tl.constexpr` arguments, and `variant`
+    tells it from others of the same kernel.
     """
 
     kernel: Any

@@ -77,6 +77,8 @@ class Clocks:
                 self._issued[number, issuer] = version
             self._set(number, issuer, at - 1)
             self._joins[number] += 1
+            if self._last[issuer] < 0:
+                self._last[issuer] = 0  # a thread that only issues has its say in what is settled, too
         self._set(number, number, at)
         self._last[number] = at
         self.agent = number
@@ -160,4 +162,3 @@ class Clocks:
         number = self._ids.get(agent)
         if number is not None:
             self._take(self.host, self._horizons[number])
-

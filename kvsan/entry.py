@@ -11,7 +11,7 @@ import _thread
 import os
 import sys
 
-from kvsan import announce, inherit
+from kvsan import announce, arrival, inherit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not from typing, which would be loaded for this alone
@@ -48,8 +48,9 @@ def start() -> None:
         variables = {name: os.environ[name] for name in inherit.NAMES if name in os.environ}
         inherit.install({"KVSAN": "1", "KVSAN_OPTIONS": "", **variables})
         os.register_at_fork(after_in_child=_after_fork_in_child)
+        arrival.watch()
     except Exception as error:
-        _complain(f"this process could not be entered: {error}")
+        complain(f"this process could not be entered: {error}")
 
 
 def entered() -> bool:
@@ -164,7 +165,7 @@ def _after_fork_in_child() -> None:
         try:
             announce.announce(_spool, "fork")
         except OSError as error:
-            _complain(f"this forked process could not be entered: {error}")
+            complain(f"this forked process could not be entered: {error}")
 
 
 def _process_name() -> str:
@@ -180,13 +181,14 @@ def _report_failure(error: Exception) -> None:
     text = f"{type(error).__name__}: {error}"
     cost = "this process is not watched; please report this, or run it with KVSAN=0 to leave it alone"
     if _writer is None:
-        _complain(f"{text}; {cost}")
+        complain(f"{text}; {cost}")
         return
     _writer.failure(Failure("entering the process", text, cost, os.getpid()))
     _writer.flush(1.0)
 
 
-def _complain(text: str) -> None:
+def complain(text: str) -> None:
+    """A line on standard error, whatever state the process is in."""
     from contextlib import suppress
 
     with suppress(OSError):

@@ -6,6 +6,7 @@ frozen because a frozen dataclass costs three times as much to construct, and th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Union
 
@@ -15,7 +16,8 @@ import numpy.typing as npt
 Slots = npt.NDArray[np.int64]
 """Slot ids, shape [n], int64."""
 
-SlotsLike = Union[int, "list[int]", Slots]
+SlotsLike = Union[int, Sequence[int], "npt.NDArray[np.integer[Any]]"]
+"""Slot ids on the host: one, a sequence, or an integer array of shape [n]."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -66,7 +66,9 @@ class PoolShadow:
         self.cached = 0
         self.events = 0
         self.blamed: dict[int, Finding] = {}  # page: the finding that a later violation of it joins
-        self.doubled: dict[int, Finding] = {}  # slots freed twice: the engine's free list has them twice, and hands them so
+        self.doubled: dict[
+            int, Finding
+        ] = {}  # slots freed twice: the engine's free list has them twice, and hands them so
         self.drift: tuple[int, ...] | None = None  # the last count that was off, by how much
         self._scratch: npt.NDArray[np.int32] | None = None
         self._stamp = 0

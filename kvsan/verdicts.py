@@ -157,8 +157,8 @@ class Verdicts:
         return None
 
     def _known(self, kind: str, pool: PoolShadow, slots: Slots) -> dict[int, Finding]:
-        """The slots that an earlier finding concerns in this tenancy; and, of those handed out twice, the ones that were
-        given back twice before, however many tenancies ago."""
+        """The slots that an earlier finding concerns in this tenancy; and, of those handed out twice, the ones that
+        were given back twice before, however many tenancies ago."""
         if not pool.blamed and not pool.doubled:
             return {}
         known = {slot: pool.blamed[slot // pool.page] for slot in slots.tolist() if slot // pool.page in pool.blamed}

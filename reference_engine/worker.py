@@ -19,7 +19,7 @@ Outputs = asyncio.Queue[Output]
 
 
 class Worker:
-    """Runs an engine on a thread. All methods are for the thread of the event loop.
+    """Makes an engine and runs it on a thread. All methods are for the thread of the event loop.
 
     `failure` says why the engine died; `on_failure` is then called on the event loop.
     """
@@ -27,9 +27,9 @@ class Worker:
     def __init__(self, config: EngineConfig, on_failure: Callable[[], None], probe: Probe | None = None) -> None:
         self.config = config
         self.failure: str | None = None
-        self.totals: dict[str, int] = {}
+        self._engine = Engine(config, probe)
+        self.totals = self._engine.totals()
         self._on_failure = on_failure
-        self._probe = probe
         self._inbox: SimpleQueue[Request | str | None] = SimpleQueue()
         self._clients: dict[str, Outputs] = {}
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
@@ -73,8 +73,7 @@ class Worker:
 
     def _serve(self) -> None:
         assert self._loop is not None
-        engine = Engine(self.config, self._probe)
-        self.totals = engine.totals()
+        engine = self._engine
         stopping = False
         while engine.busy or not stopping:
             while not self._inbox.empty() or not engine.busy:

@@ -223,9 +223,8 @@ def _note_cells(state: State, row: Row, begin: int, end: int, agent: int, at: in
 def _collisions(state: State, row: Row, begin: int, end: int, writes: bool) -> list[tuple[Runs, Run, str]]:
     """The earlier accesses to these cells that are not ordered before the present one."""
     clocks = state.clocks
-    candidates = [(row.writes, "write")]
-    if writes:
-        candidates += [(runs, "read") for agent, runs in row.reads.items() if agent != clocks.agent]
+    readers = row.reads.items() if writes else ()
+    candidates = [(row.writes, "write"), *((runs, "read") for agent, runs in readers if agent != clocks.agent)]
     return [
         (runs, run, what)
         for runs, what in candidates

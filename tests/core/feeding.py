@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kvsan.findings import Finding
-from kvsan.tracker import Tracker
 from kvsan.traces import event_from_dict
+from kvsan.tracker import Tracker
 
 Dict = dict[str, Any]
 

@@ -45,7 +45,7 @@ def test_entering_loads_nothing_but_itself() -> None:
     )
     root = os.path.dirname(os.path.dirname(kvsan.__file__))
     got = subprocess.run([sys.executable, "-S", "-c", code, root], text=True, capture_output=True, check=True)
-    assert got.stdout == "['kvsan', 'kvsan.announce', 'kvsan.entry', 'kvsan.inherit']\n"
+    assert got.stdout == "['kvsan', 'kvsan.announce', 'kvsan.arrival', 'kvsan.entry', 'kvsan.inherit']\n"
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

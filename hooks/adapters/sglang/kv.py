@@ -1,0 +1,190 @@
+"""Readers of the token slot allocators: what is handed out, given back, and given back later (free groups).
+
+What the engine asked for is compared with what the allocator has afterwards. Where they differ, something between the
+two lost slots or gave them back again, and the free list says which; that comparison costs two lengths a call, and the
+free list is read only after they disagreed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from .watch import KV, NONE, Slots, Watch
+
+Reading = Generator[None, Any, None]
+
+
+def alloc(watch: Watch, allocator: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`alloc`, `alloc_extend`, `alloc_decode`: the result is slot ids, or None when the pool is exhausted."""
+    result = yield
+    if allocator is watch.kv and watch.slots and result is not None:
+        slots = watch.ids(result)
+        if slots.size:
+            watch.san.alloc(KV, slots)
+
+
+def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
+    """`free(free_index)`: with pages the ids may repeat a page; one page is then given back once."""
+    if not _counts(watch, allocator):
+        yield
+        return
+    slots = watch.ids(free_index)
+    if watch.page > 1:
+        slots = np.unique(slots)
+    yield from _give_back(watch, allocator, slots)
+
+
+def free_segment(watch: Watch, allocator: Any, free_index: Any, *, start_pos: int) -> Reading:
+    """`free_segment(free_index, start_pos=)`: a piece of a row that starts on a page, each page once."""
+    if not _counts(watch, allocator):
+        yield
+        return
+    yield from _give_back(watch, allocator, watch.ids(free_index))
+
+
+def free_page_ids(watch: Watch, allocator: Any, page_ids: Any) -> Reading:
+    """`free_page_ids(page_ids)`: whole pages, each once."""
+    if not _counts(watch, allocator):
+        yield
+        return
+    yield from _give_back(watch, allocator, _whole(watch.ids(page_ids), watch.page))
+
+
+def _counts(watch: Watch, allocator: Any) -> bool:
+    """Is this a call from outside of the watched allocator? It calls its own methods too."""
+    return allocator is watch.kv and watch.slots and not watch.freeing
+
+
+def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
+    if not slots.size:
+        yield
+        return
+    slots = slots.copy()  # the caller may overwrite what these ids are a view of
+    owner, evicting = watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict"
+    lists = _free_lists(allocator)
+    before = allocator.available_size()
+    watch.freeing += 1
+    try:
+        yield
+    finally:
+        watch.freeing -= 1
+    again = NONE
+    lost = NONE
+    if watch.group is None:
+        pages = np.unique(slots // watch.page) if watch.page > 1 else slots
+        if allocator.available_size() - before != pages.size * watch.page:
+            again, lost = _difference(watch, allocator, lists, pages)
+    told = slots[~np.isin(slots // watch.page, lost // watch.page)] if lost.size and not evicting else slots
+    if evicting:
+        evict(watch, told)
+    elif told.size:
+        watch.san.free(KV, told, owner=owner, group=watch.group)
+        if watch.group is not None:
+            watch.group_slots.append(told)
+            watch.group_owner.append(owner)
+    if evicting and lost.size:
+        _lose(watch, lost, "evicted")
+    if again.size:
+        watch.san.free(KV, again, owner=owner)
+
+
+def evict(watch: Watch, slots: Slots) -> None:
+    """The cache gives slots back; a node that holds nothing more and is not locked goes."""
+    numbers = watch.node_of[slots]
+    watch.san.evict(KV, slots)
+    watch.node_of[slots] = 0
+    for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+        name = watch.nodes[number]
+        if not name:
+            continue
+        left = watch.node_slots[name] = watch.node_slots.get(name, 0) - int(count)
+        if left <= 0 and not watch.node_locks.get(name):
+            watch.san.evict(node=name)
+            watch.forget_node(name)
+
+
+def free_group_begin(watch: Watch, allocator: Any) -> Reading:
+    """From here on what is freed is pending."""
+    yield
+    if allocator is watch.kv and watch.slots and watch.group is None:
+        watch.groups += 1
+        watch.group = f"group {watch.groups}"
+        watch.group_slots, watch.group_owner = [], []
+
+
+def free_group_end(watch: Watch, allocator: Any) -> Reading:
+    """What is pending becomes available; the allocator calls its own `free` for that."""
+    if not _counts(watch, allocator) or watch.group is None:
+        yield
+        return
+    lists = _free_lists(allocator)
+    before = allocator.available_size()
+    watch.freeing += 1
+    try:
+        yield
+    finally:
+        watch.freeing -= 1
+    group, watch.group = watch.group, None
+    watch.san.flush(group=group)
+    pending = np.concatenate(watch.group_slots) if watch.group_slots else NONE
+    pages = np.unique(pending // watch.page) if watch.page > 1 else pending
+    if allocator.available_size() - before != pages.size * watch.page:
+        again, lost = _difference(watch, allocator, lists, pages)
+        for slots, owner in zip(watch.group_slots, watch.group_owner, strict=True):
+            _lose(watch, slots[np.isin(slots // watch.page, lost // watch.page)], owner)
+            mine = again[np.isin(again // watch.page, slots // watch.page)]
+            if mine.size:
+                watch.san.free(KV, mine, owner=owner)
+                again = np.setdiff1d(again, mine)
+        if again.size:
+            watch.san.free(KV, again)
+    watch.group_slots, watch.group_owner = [], []
+
+
+def clear(watch: Watch, allocator: Any) -> Reading:
+    """Everything is free again."""
+    yield
+    if allocator is watch.kv and watch.slots:
+        watch.group = None
+        watch.group_slots, watch.group_owner = [], []
+        watch.san.reset(KV)
+        watch.forget_nodes()
+
+
+# -- where the free list and what was asked for disagree
+
+
+def _free_lists(allocator: Any) -> tuple[Any, ...]:
+    """The allocator's free list now; allocators make a new tensor for every change, so that these stay as they are."""
+    staged = getattr(allocator, "staged_pages", None)
+    if staged is None:
+        return (allocator.free_pages, allocator.release_pages)
+    return (allocator.free_pages, *staged)
+
+
+def _difference(watch: Watch, allocator: Any, before: tuple[Any, ...], pages: Slots) -> tuple[Slots, Slots]:
+    """Slots that came back though nobody asked (again), and slots that were to come back and did not (lost)."""
+    was = Counter(page for tensor in before for page in tensor.tolist())
+    now = Counter(page for tensor in _free_lists(allocator) for page in tensor.tolist())
+    came, asked = now - was, Counter(pages.tolist())
+    again = np.array(sorted((came - asked).elements()), np.int64)
+    lost = np.array(sorted((asked - came).elements()), np.int64)
+    return _whole(again, watch.page), _whole(lost, watch.page)
+
+
+def _whole(pages: Slots, page: int) -> Slots:
+    return pages if page == 1 else (pages[:, None] * page + np.arange(page)).reshape(-1)
+
+
+def _lose(watch: Watch, slots: Slots, owner: str | None) -> None:
+    """The engine let go of slots that its allocator did not get: nobody will ever give them back."""
+    if slots.size:
+        name = owner or "nobody"
+        if name in watch.live:  # it goes on, and its end is not now
+            name = f"{name}, given back"
+        watch.san.alloc(KV, slots, owner=name)
+        watch.san.req_end(owner=name)

@@ -1,0 +1,136 @@
+"""Readers of the lives of requests and sessions: where they start, end, are aborted, retracted, and hand over."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from .rows import row_slots, tell_record
+from .tree import node_name
+from .watch import KV, ROWS, Doing, Watch
+
+Reading = Generator[None, Any, None]
+
+
+def queued(watch: Watch, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
+    """A request enters the queue; a retracted one is there again."""
+    retracted = bool(args[0] if args else kwargs.get("is_retracted", False))
+    if not retracted:
+        watch.live.add(str(req.rid))
+        watch.san.req_start(owner=str(req.rid))
+    yield
+
+
+def release(watch: Watch, req: Any, tree: Any, **kwargs: Any) -> Reading:
+    """`release_kv_cache`: a finished, aborted or retracted request gives back all that it holds; a session may keep it."""
+    if tree is not watch.tree:
+        yield
+        return
+    rid, owner, kv = str(req.rid), watch.owner_of(req), req.kv
+    over = bool(req.finished())
+    if over:
+        (watch.san.req_abort if _aborted(req) else watch.san.req_finish)(owner=rid)
+    with watch.within(Doing("release", owner=owner)):
+        yield
+    kept = owner != rid and session_slot(watch, owner) is not None
+    if not kept:
+        tell_record(watch, kv, owner)
+        end_shares(watch, owner)
+    if over:
+        end(watch, rid)
+        if owner != rid and not kept:
+            end(watch, owner)
+
+
+def _aborted(req: Any) -> bool:
+    return type(req.finished_reason).__name__ == "FINISH_ABORT"
+
+
+def end(watch: Watch, owner: str) -> None:
+    """From here on the owner holds nothing."""
+    watch.live.discard(owner)
+    watch.shared.pop(owner, None)
+    watch.san.req_end(owner=owner)
+
+
+def end_shares(watch: Watch, owner: str) -> None:
+    """The owner no longer uses the tree's slots; they stay the tree's."""
+    for slots in watch.shared.pop(owner, ()):
+        watch.san.free(KV, slots, owner=owner)
+
+
+def retract(watch: Watch, *args: Any, **kwargs: Any) -> Reading:
+    """`release_req(req=)`: the engine takes back what a live request holds, to run it again later."""
+    req = kwargs.get("req")
+    if req is not None and not req.finished():
+        watch.san.req_retract(owner=str(req.rid))
+    yield
+
+
+def aborted_outside(watch: Watch, scheduler: Any, abort_req: Any, req: Any) -> Reading:
+    """`send_abort_output`: a request ends that is in no batch."""
+    yield
+    rid = str(req.rid)
+    if rid in watch.live:
+        watch.san.req_abort(owner=rid)
+        if not req.kv.holds_kv:
+            end(watch, rid)
+
+
+# -- sessions
+
+
+def session_name(session_id: Any) -> str:
+    """What a session is called as an owner."""
+    return f"session:{session_id}"
+
+
+def session_slot(watch: Watch, owner: str) -> Any:
+    """The record that a session keeps, if it has one."""
+    session = getattr(watch.tree, "session", None)
+    return session.slots.get(owner.removeprefix("session:")) if session is not None else None
+
+
+def session_take(watch: Watch, sessions: Any, req: Any) -> Reading:
+    """A session takes over the record, the row, the slots and the lock of its first turn."""
+    known = set(map(id, sessions.slots.values()))
+    lock = req.lock
+    yield
+    if req.session is None:
+        return
+    slot = sessions.slots.get(req.session.session_id)
+    if slot is None or id(slot) in known or sessions.cache is not watch.tree:
+        return
+    rid, owner, kv = str(req.rid), session_name(req.session.session_id), req.kv
+    watch.live.add(owner)
+    watch.san.req_start(owner=owner)
+    watch.owner_of_record[id(kv)] = owner
+    watch.owner_of_row[int(kv.req_pool_idx)] = owner
+    watch.san.give(ROWS, int(kv.req_pool_idx), owner=rid, to=owner)
+    slots = row_slots(watch, kv, 0, int(kv.kv_allocated_len))
+    if slots.size:
+        watch.san.give(KV, slots, owner=rid, to=owner)
+    if rid in watch.shared:
+        watch.shared[owner] = watch.shared.pop(rid)
+    if lock is not None:
+        name = node_name(lock.node)
+        watch.san.unlock(node=name, owner=rid)
+        watch.san.lock(node=name, owner=owner)
+
+
+def session_release(watch: Watch, sessions: Any, session_id: Any) -> Reading:
+    """A session ends and gives back what it keeps."""
+    owner = session_name(session_id)
+    if sessions.cache is not watch.tree or session_id not in sessions.slots:
+        yield
+        return
+    with watch.within(Doing("session", owner=owner)):
+        yield
+    end_shares(watch, owner)
+    end(watch, owner)
+
+
+def free_kv_row(watch: Watch, tree: Any, kv: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`free_kv_row(kv, ranges)`: pieces of a row's own slots; whose row it is says whose they are."""
+    with watch.within(Doing("row", owner=watch.owner_of_record.get(id(kv)))):
+        yield

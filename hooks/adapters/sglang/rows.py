@@ -1,0 +1,203 @@
+"""Readers of the request rows: who gets which, and which slots are written into them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from .watch import KV, NONE, ROWS, Doing, Slots, Watch
+
+Reading = Generator[None, Any, None]
+
+
+def alloc(watch: Watch, pool: Any, reqs: Any) -> Reading:
+    """`alloc(reqs)`: binds a row to each request that has none; the others go on with theirs."""
+    if pool is not watch.rows or watch.rowing:
+        yield
+        return
+    reusing = [(watch.owner_of(req), int(req.kv.req_pool_idx)) for req in reqs if req.kv.holds_kv]
+    fresh = [req for req in reqs if not req.kv.holds_kv]
+    watch.rowing += 1
+    try:
+        result = yield
+    finally:
+        watch.rowing -= 1
+    for owner, row in reusing:
+        watch.san.reuse(ROWS, row, owner=owner)
+    if result is None:
+        return
+    for req in fresh:
+        owner, row = str(req.rid), int(req.kv.req_pool_idx)
+        watch.owner_of_record[id(req.kv)] = owner
+        watch.owner_of_row[row] = owner
+        watch.live.add(owner)
+        watch.san.alloc(ROWS, row, owner=owner)
+
+
+def alloc_rows(watch: Watch, pool: Any, need_size: int) -> Reading:
+    """`alloc_rows(n)` called for itself: rows without a request (beams)."""
+    result = yield
+    if pool is watch.rows and not watch.rowing and result:
+        watch.san.alloc(ROWS, result)
+
+
+def free(watch: Watch, pool: Any, holder: Any) -> Reading:
+    """`free(holder)`: a request or a session's slot gives its row back."""
+    if pool is not watch.rows or watch.rowing or not holder.kv.holds_kv:
+        yield
+        return
+    row = int(holder.kv.req_pool_idx)
+    owner = watch.owner_of_record.get(id(holder.kv)) or watch.owner_of_row.get(row)
+    before = len(pool.free_slots)
+    watch.rowing += 1
+    try:
+        yield
+    finally:
+        watch.rowing -= 1
+    if holder.kv.req_pool_idx is None:
+        watch.owner_of_record.pop(id(holder.kv), None)
+    _freed(watch, pool, [row], owner, before)
+
+
+def free_rows(watch: Watch, pool: Any, indices: Any) -> Reading:
+    """`free_rows(rows)` called for itself (beams)."""
+    if pool is not watch.rows or watch.rowing:
+        yield
+        return
+    rows, before = [int(row) for row in indices], len(pool.free_slots)
+    yield
+    _freed(watch, pool, rows, watch.actor(), before)
+
+
+def _freed(watch: Watch, pool: Any, rows: list[int], owner: str | None, before: int) -> None:
+    """Tells the rows that are in the free list now, as often as they came."""
+    came = [int(row) for row in pool.free_slots[before:]] if len(pool.free_slots) != before + len(rows) else rows
+    for row in came:
+        watch.owner_of_row.pop(row, None)
+        watch.san.free(ROWS, row, owner=owner)
+
+
+def clear(watch: Watch, pool: Any) -> Reading:
+    """Every row is free again."""
+    yield
+    if pool is watch.rows:
+        watch.owner_of_row.clear()
+        watch.owner_of_record.clear()
+        watch.san.reset(ROWS)
+
+
+# -- what is written into rows
+
+
+def write_cache_indices(
+    watch: Watch,
+    out_cache_loc: Any,
+    req_pool_indices_tensor: Any,
+    req_pool_indices_cpu: Any,
+    prefix_lens_tensor: Any,
+    prefix_lens_cpu: Any,
+    seq_lens_tensor: Any,
+    seq_lens_cpu: Any,
+    *rest: Any,
+    **named: Any,
+) -> Reading:
+    """Prefix and new slots of an extend batch, for each request. On devices a kernel writes them all; else it goes
+    through `write`."""
+    rows, prefixes = req_pool_indices_cpu.tolist(), prefix_lens_cpu.tolist()
+    with watch.within(Doing("extend", prefix=dict(zip(rows, prefixes, strict=True)))):
+        yield
+    if watch.slots:
+        return  # told by `write`
+    agent = watch.stream()
+    for row, length in zip(rows, seq_lens_cpu.tolist(), strict=True):
+        _tell(watch, row, 0, np.zeros(length, np.int64), agent)
+
+
+def write(watch: Watch, pool: Any, indices: Any, values: Any) -> Reading:
+    """`write((row, slice), slots)` for a run of one row; `write((rows, positions), slots)` for one cell of each row."""
+    yield
+    if pool is not watch.rows:
+        return
+    row, where = indices
+    agent = watch.stream()
+    if isinstance(where, slice):
+        _run(watch, pool, int(row), where.start or 0, where.stop, values, agent)
+    elif watch.slots:
+        new = watch.ids(values)
+        there = _table(pool, indices)
+        cells = zip(watch.ids(row).tolist(), watch.ids(where).tolist(), new.tolist(), there.tolist(), strict=True)
+        for number, position, slot, found in cells:
+            watch.san.own(KV, slot, owner=watch.owner_of_row.get(number))
+            if slot == found:
+                _tell(watch, number, position, slot, agent)
+    else:
+        doing = watch.current("decode")
+        if doing is not None:
+            rows, lengths = doing.batch.req_pool_indices_cpu.tolist(), doing.batch.seq_lens_cpu.tolist()
+            for number, position in zip(rows, lengths, strict=True):
+                _tell(watch, number, position, 0, agent)
+
+
+def _run(watch: Watch, pool: Any, row: int, begin: int, end: int, values: Any, agent: str) -> None:
+    if end <= begin:
+        return
+    if not watch.slots:
+        _tell(watch, row, begin, np.zeros(end - begin, np.int64), agent)
+        return
+    slots = watch.ids(values)
+    doing = watch.current("extend")
+    if doing is not None and begin == doing.prefix.get(row):
+        watch.san.own(KV, slots, owner=watch.owner_of_row.get(row))
+    if np.array_equal(slots, _table(pool, (row, slice(begin, end)))):
+        _tell(watch, row, begin, slots, agent)
+
+
+def _table(pool: Any, indices: Any) -> Slots:
+    """What the engine's table has there now: a write that something swallowed is none. Only read on the CPU."""
+    array: Slots = pool.req_to_token[indices].reshape(-1).numpy()
+    return array
+
+
+def _tell(watch: Watch, row: int, position: int, slots: Any, agent: str) -> None:
+    watch.san.row_write(
+        ROWS, row=row, pos=position, into=KV, slots=slots, owner=watch.owner_of_row.get(row), agent=agent
+    )
+
+
+def row_slots(watch: Watch, kv: Any, begin: int, end: int) -> Slots:
+    """The slots that a record's row has in cells [begin, end); only on the CPU."""
+    if not watch.slots or kv.req_pool_idx is None or end <= begin:
+        return NONE
+    return watch.ids(watch.rows.req_to_token[kv.req_pool_idx, begin:end])
+
+
+def alloc_for_decode(watch: Watch, batch: Any, token_per_req: int) -> Reading:
+    """One decode step's slots for every request of the batch."""
+    with watch.within(Doing("decode", batch=batch)):
+        yield
+
+
+def alloc_for_extend(watch: Watch, batch: Any) -> Reading:
+    """A prefill batch's rows and slots; afterwards every record says what its request holds."""
+    with watch.within(Doing("alloc", batch=batch)):
+        yield
+    for req in batch.reqs:
+        tell_record(watch, req.kv, watch.owner_of(req))
+
+
+def tell_record(watch: Watch, kv: Any, owner: str) -> None:
+    """What the engine's own record says that the owner holds."""
+    row, allocated = kv.req_pool_idx, int(kv.kv_allocated_len)
+    if row is None:  # a record that was given back keeps its other lengths until it is used again
+        watch.san.kv_record(row=None, allocated=allocated, committed=0, protected=0, owner=owner, pool=ROWS)
+        return
+    watch.san.kv_record(
+        row=int(row),
+        allocated=allocated,
+        committed=int(kv.kv_committed_len),
+        protected=int(kv.cache_protected_len),
+        owner=owner,
+        pool=ROWS,
+    )

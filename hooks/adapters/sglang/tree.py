@@ -1,0 +1,133 @@
+"""Readers of the prefix cache. Its core may hide its nodes: what a node holds is taken from the indices that the engine
+computes anyway when a request publishes its slots (`path_device_indices`) or takes over a match."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from .rows import tell_record
+from .watch import KV, Doing, Slots, Watch
+
+Reading = Generator[None, Any, None]
+
+
+def checkpoint(watch: Watch, tree: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
+    """A request publishes what it has computed; its lock moves to the node where that ends."""
+    if tree is not watch.tree or not req.kv.holds_kv:
+        yield
+        return
+    owner = watch.owner_of(req)
+    with watch.within(Doing("publish", owner=owner)):
+        yield
+    tell_record(watch, req.kv, owner)
+
+
+def insert(watch: Watch, tree: Any, params: Any) -> Reading:
+    """The first insert of a publication brings the slots; a second one only splits what it made."""
+    doing = watch.current("publish")
+    if doing is not None and watch.slots and doing.values is None and params.value is not None:
+        doing.values = watch.ids(params.value).copy()
+    yield
+
+
+def path_device_indices(watch: Watch, tree: Any, node: Any) -> Reading:
+    """What the tree has on the way to a node. In a publication: where that is what the request brought, the tree took
+    it over; where it is something else, the request goes on with the tree's."""
+    path = yield
+    doing = watch.current("publish")
+    if tree is not watch.tree or not watch.slots or doing is None or doing.values is None or doing.owner is None:
+        return
+    slots, brought = watch.ids(path).copy(), doing.values
+    doing.values = None
+    if slots.size > brought.size:
+        return
+    shared = _shared(watch, doing.owner)
+    new = (slots == brought[: slots.size]) & ~np.isin(slots, shared)
+    mine = slots[new]
+    name = node_name(node)
+    if mine.size:
+        number = watch.node_number(name)
+        for old, count in zip(*np.unique(watch.node_of[mine], return_counts=True), strict=True):
+            if watch.nodes[old]:
+                watch.node_slots[watch.nodes[old]] -= int(count)
+        watch.node_of[mine] = number
+        watch.node_slots[name] = watch.node_slots.get(name, 0) + mine.size
+        watch.san.insert(KV, mine, node=name, owner=doing.owner)
+    _attach(watch, slots[~np.isin(slots, shared)], doing.owner, name)
+
+
+def prefix_device_indices(watch: Watch, tree: Any, req: Any) -> Reading:
+    """A request that has no row yet takes over the slots that it matched."""
+    result = yield
+    if tree is watch.tree and watch.slots and len(result):
+        _attach(watch, watch.ids(result).copy(), str(req.rid), node_name(req.last_node))
+
+
+def _shared(watch: Watch, owner: str) -> Slots:
+    parts = watch.shared.get(owner, [])
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _attach(watch: Watch, slots: Slots, owner: str, name: str) -> None:
+    if not slots.size:
+        return
+    numbers = watch.node_of[slots]
+    for number in np.unique(numbers).tolist():
+        watch.san.attach(KV, slots[numbers == number], node=watch.nodes[number] or name, owner=owner)
+    watch.shared.setdefault(owner, []).append(slots)
+
+
+def node_name(node: Any) -> str:
+    """What a node handle is called: the default core's are numbers, the older cache's are objects with an id."""
+    return f"{node if isinstance(node, int) else getattr(node, 'id', node)}"
+
+
+# -- eviction
+
+
+def evict(watch: Watch, tree: Any, *args: Any, **kwargs: Any) -> Reading:
+    """What is freed inside is given back by the cache, on nobody's behalf."""
+    if tree is not watch.tree:
+        yield
+        return
+    with watch.within(Doing("evict")):
+        yield
+
+
+def reset(watch: Watch, tree: Any) -> Reading:
+    """The tree is emptied; the allocator's `clear` follows."""
+    yield
+
+
+# -- locks
+
+
+def inc_lock_ref(watch: Watch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:
+    """One more lock on a node and what is above it."""
+    yield
+    if tree is watch.tree and not tree.disable:
+        name = node_name(node)
+        watch.node_locks[name] = watch.node_locks.get(name, 0) + 1
+        watch.san.lock(node=name, owner=watch.actor())
+
+
+def dec_lock_ref(watch: Watch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:
+    """One lock less."""
+    yield
+    if tree is watch.tree and not tree.disable:
+        name = node_name(node)
+        left = watch.node_locks.get(name, 0) - 1
+        if left > 0:
+            watch.node_locks[name] = left
+        else:
+            watch.node_locks.pop(name, None)
+        watch.san.unlock(node=name, owner=watch.actor())
+
+
+def admit(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
+    """A request is admitted to the next batch, and locks what it matched."""
+    with watch.within(Doing("admit", owner=str(req.rid))):
+        yield

@@ -1,0 +1,187 @@
+"""What the adapter knows of one scheduler: its pools, who owns which row, and what the engine is doing right now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsan.findings import Failure
+
+from ...sanitizer import Sanitizer
+
+Slots = npt.NDArray[np.int64]
+
+ROWS, KV = "rows", "kv"
+
+NONE: Slots = np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
+class Doing:
+    """A call of the engine that says what the calls inside it are for.
+
+    `what`: extend, decode, publish, evict, release, session, idle; `owner` on whose behalf; `batch` the engine's batch;
+    `prefix` prefix lengths by row (extend); `values` and `node` what is inserted under which node (publish).
+    """
+
+    what: str
+    owner: str | None = None
+    batch: Any = None
+    prefix: dict[int, int] = field(default_factory=dict)
+    values: Slots | None = None
+
+
+class Watch:
+    """The adapter's own state. Everything here is about one scheduler, and only its main thread gets here."""
+
+    def __init__(self, sanitizer: Sanitizer) -> None:
+        self.blind = True
+        self.san = sanitizer
+        self.slots = False
+        """Whether slot ids can be read without waiting for a device; else only rows are watched."""
+        self.scheduler: Any = None
+        self.rows: Any = None
+        self.kv: Any = None
+        self.tree: Any = None
+        self.page = 1
+        self.doing: list[Doing] = []
+        self.owner_of_row: dict[int, str] = {}
+        self.owner_of_record: dict[int, str] = {}
+        """By the id of the engine's record (`ReqKvInfo`) of what a request or session holds."""
+        self.live: set[str] = set()
+        """Owners that have begun and not ended."""
+        self.shared: dict[str, list[Slots]] = {}
+        """Slots of the tree that an owner uses, by owner, as they were attached."""
+        self.node_of: npt.NDArray[np.int64] = NONE
+        """For every token slot the number in `nodes` of the tree node that holds it; 0 is none."""
+        self.nodes: list[str] = [""]
+        self.node_numbers: dict[str, int] = {}
+        self.node_spare: list[int] = []
+        self.node_slots: dict[str, int] = {}
+        self.node_locks: dict[str, int] = {}
+        self.streams: dict[int, str] = {}
+        self.freeing = 0
+        self.rowing = 0
+        self.group: str | None = None
+        self.group_slots: list[Slots] = []
+        self.group_owner: list[str | None] = []
+        self.groups = 0
+        self.events_at_step = -1
+        self.events_at_idle = -1
+        self.batch: str | None = None
+        self.launched = True
+        self._told: set[str] = set()
+
+    # -- telling
+
+    def failed(self, where: str, error: Exception) -> None:
+        """A reader failed: nothing is watched any more."""
+        self.blind = True
+        self.complain(where, f"{type(error).__name__}: {error}", "nothing of SGLang is watched any more in this process")
+
+    def complain(self, where: str, error: str, cost: str) -> None:
+        """Tells a failure of the adapter, once."""
+        self.san.fail(Failure(where, error, cost, os.getpid()))
+
+    def note(self, text: str) -> None:
+        """Tells a sentence that a person must read, once."""
+        if text not in self._told:
+            self._told.add(text)
+            self.san.note(text)
+
+    # -- what is being done
+
+    @contextmanager
+    def within(self, doing: Doing) -> Iterator[Doing]:
+        """For the duration, this is what the engine does."""
+        self.doing.append(doing)
+        try:
+            yield doing
+        finally:
+            self.doing.pop()
+
+    def current(self, *what: str) -> Doing | None:
+        """The innermost of these that the engine is doing."""
+        for doing in reversed(self.doing):
+            if doing.what in what:
+                return doing
+        return None
+
+    def actor(self) -> str | None:
+        """On whose behalf the engine acts; None if that is nobody known, or the cache itself."""
+        for doing in reversed(self.doing):
+            if doing.what == "evict":
+                return None
+            if doing.owner is not None:
+                return doing.owner
+        return None
+
+    def owner_of(self, req: Any) -> str:
+        """Who holds what the request runs on: its session, where it runs on a session's record, else itself."""
+        return self.owner_of_record.get(id(req.kv)) or str(req.rid)
+
+    # -- reading tensors
+
+    def ids(self, tensor: Any) -> Slots:
+        """The slot ids of a tensor on the CPU, int64, shape [n]; a view where it can be one."""
+        array: Slots = tensor.detach().reshape(-1).numpy()
+        return array if array.dtype == np.int64 else array.astype(np.int64)
+
+    def stream(self) -> str:
+        """The agent that work issued now goes to: the current stream."""
+        return self.stream_name(self.scheduler.device_module.current_stream())
+
+    def stream_name(self, stream: Any) -> str:
+        """What a stream is called; the scheduler's own have names, others are numbered as they come."""
+        key = getattr(stream, "cuda_stream", None)
+        key = id(stream) if key is None else key
+        name = self.streams.get(key)
+        if name is None:
+            name = self.streams[key] = f"stream{len(self.streams)}" if len(self.streams) < 64 else "streams"
+        return name
+
+    def name_streams(self) -> None:
+        """Gives the scheduler's streams their names; the loop may draw another one before it starts."""
+        for attribute, name in (("copy_stream", "copy"), ("forward_stream", "fwd"), ("schedule_stream", "sched")):
+            stream = getattr(self.scheduler, attribute, None)
+            if stream is not None:
+                key = getattr(stream, "cuda_stream", None)
+                self.streams[id(stream) if key is None else key] = name
+
+    # -- the tree's nodes
+
+    def node_number(self, name: str) -> int:
+        """The number of a node in `nodes`; numbers of nodes that are gone are given out again."""
+        number = self.node_numbers.get(name)
+        if number is None:
+            if self.node_spare:
+                number = self.node_spare.pop()
+                self.nodes[number] = name
+            else:
+                number = len(self.nodes)
+                self.nodes.append(name)
+            self.node_numbers[name] = number
+        return number
+
+    def forget_node(self, name: str) -> None:
+        """The node holds nothing more."""
+        number = self.node_numbers.pop(name, None)
+        self.node_slots.pop(name, None)
+        if number is not None:
+            self.nodes[number] = ""
+            self.node_spare.append(number)
+
+    def forget_nodes(self) -> None:
+        """The tree is empty."""
+        self.node_of[:] = 0
+        self.nodes, self.node_spare = [""], []
+        self.node_numbers.clear()
+        self.node_slots.clear()
+        self.node_locks.clear()
+        self.shared.clear()
