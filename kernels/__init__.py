@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from .attention import decode_attention, extend_attention
     from .attention_reference import decode_attention_reference, extend_attention_reference
     from .backend import Backend, choose
+    from .kv_store import store_kv, store_kv_reference
     from .padded_lanes import PaddedLanes, attention_lanes, state_lanes
     from .row_write import write_rows, write_rows_reference
-    from .selective_scan import selective_scan, selective_scan_reference, state_update, state_update_reference
     from .state_copy import copy_states, copy_states_reference
-    from .store_kv import store_kv, store_kv_reference
+    from .state_scan import selective_scan, selective_scan_reference, state_update, state_update_reference
 
 __all__ = [
     "Backend",
@@ -52,13 +52,13 @@ _MODULE_OF = {
     "decode_attention_reference": "attention_reference",
     "extend_attention": "attention",
     "extend_attention_reference": "attention_reference",
-    "selective_scan": "selective_scan",
-    "selective_scan_reference": "selective_scan",
+    "selective_scan": "state_scan",
+    "selective_scan_reference": "state_scan",
     "state_lanes": "padded_lanes",
-    "state_update": "selective_scan",
-    "state_update_reference": "selective_scan",
-    "store_kv": "store_kv",
-    "store_kv_reference": "store_kv",
+    "state_update": "state_scan",
+    "state_update_reference": "state_scan",
+    "store_kv": "kv_store",
+    "store_kv_reference": "kv_store",
     "write_rows": "row_write",
     "write_rows_reference": "row_write",
 }

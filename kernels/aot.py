@@ -23,9 +23,9 @@ TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 
 KERNEL_MODULES = (
     "row_write_kernel",
-    "store_kv_kernel",
+    "kv_store_kernel",
     "attention_kernel",
-    "selective_scan_kernel",
+    "state_scan_kernel",
     "state_copy_kernel",
 )
 """Modules of this package with kernels; what each compiles ahead stands in its `AHEAD`."""

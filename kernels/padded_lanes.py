@@ -17,8 +17,8 @@ import torch
 
 from .attention import decode_attention
 from .backend import Backend
-from .selective_scan import state_update
-from .store_kv import store_kv
+from .kv_store import store_kv
+from .state_scan import state_update
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -21,6 +21,7 @@ class Node:
     children: set[Node] = field(default_factory=set)
     split_from: Node | None = None
     slots: dict[int, list[Slots]] = field(default_factory=dict)
+    noted: dict[int, int] = field(default_factory=dict)  # by pool: how many slots inserts put on these lists
     inserted: set[int] = field(default_factory=set)  # pools that an insert named
     inserted_at: int = -1  # the event of the latest insert
     locks: dict[str | None, int] = field(default_factory=dict)

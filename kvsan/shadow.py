@@ -60,7 +60,7 @@ class PoolShadow:
         self.read_at: dict[int, Slots] = {}
         self.read_rarely: dict[int, dict[int, int]] = {}
         self.remapped = 0  # grows when a slot that anybody's rows may map is given back
-        self.reserved = int(np.count_nonzero(self.tenancy[: self.size] & RESERVED))
+        self.reserved = int(np.unique(event.reserved).size)
         self.free = self.size - self.reserved
         self.pending = 0
         self.cached = 0

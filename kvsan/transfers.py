@@ -24,15 +24,22 @@ class Lease:
     past: Horizon
 
 
+KEPT_TRANSFERS = 16_384  # transfers kept open; an engine that never says they end must not make this grow
+
+
 class Transfers:
     """The open leases."""
 
     def __init__(self) -> None:
         self._open: dict[str, list[Lease]] = {}
+        self.dropped = 0
 
     def begin(self, lease: Lease) -> None:
         """Opens a lease; one transfer may open several."""
         self._open.setdefault(lease.xfer, []).append(lease)
+        if len(self._open) > KEPT_TRANSFERS:
+            self.end(next(iter(self._open)))
+            self.dropped += 1
         lease.pool.tenancy[lease.slots] |= LEASED
 
     def drop(self, pool: PoolShadow, slots: Slots) -> None:

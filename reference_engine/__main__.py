@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict, fields
 
 from .bugs import BUGS
+from .client import WORKLOADS, run
 from .config import EngineConfig
 from .policies import POLICY_NAMES
 
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     listing.add_argument("--format", choices=("text", "json"), default="text")
     client = commands.add_parser("client", help="send a bundled workload and compare the answers with the right ones")
     _add_address(client)
-    client.add_argument("--workload", choices=("demo", "mixed"), default="demo")
+    client.add_argument("--workload", choices=WORKLOADS, default="demo")
     client.add_argument("--seed", type=int, default=0)
     client.add_argument("--count", type=int, default=60)
     client.add_argument("--concurrency", type=int, default=8)
@@ -54,8 +55,6 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "bugs":
         return _bugs(options.format)
     if options.command == "client":
-        from .client import run
-
         return run(options.host, options.port, options.workload, options.seed, options.count, options.concurrency)
     try:
         config = EngineConfig(**{field.name: getattr(options, field.name) for field in fields(EngineConfig)})

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import http.client
 import json
+import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from .config import EngineConfig
 from .oracle import Oracle
+from .request import SamplingParams
 from .workload import Arrival, random_workload
 
 TIMEOUT_SECONDS = 60.0
+WORKLOADS = ("demo", "mixed", "too-long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,17 @@ def send(client: Client, arrivals: list[Arrival], concurrency: int) -> list[Resu
         return list(pool.map(one, enumerate(arrivals)))
 
 
-def judge(results: list[Result], arrivals: list[Arrival], oracle: Oracle) -> Counter[str]:
-    """How many answers are `right`, `wrong`, `aborted` (what came before the end was right) or `failed`."""
+def judge(results: list[Result], arrivals: list[Arrival], oracle: Oracle, max_input: int) -> Counter[str]:
+    """How many answers are `right`, `wrong`, `aborted`, `rejected` or `failed`.
+
+    Aborted counts as wrong where the tokens before the end were; rejected is an input longer than `max_input` tokens
+    that got an error.
+    """
     verdicts: Counter[str] = Counter()
     for result, arrival in zip(results, arrivals, strict=True):
+        if len(arrival.prompt) > max_input:
+            verdicts["rejected" if result.status == 400 else "wrong"] += 1
+            continue
         right = oracle.generate(list(arrival.prompt), arrival.sampling)
         if result.status != 200:
             verdicts["failed"] += 1
@@ -115,22 +126,34 @@ def judge(results: list[Result], arrivals: list[Arrival], oracle: Oracle) -> Cou
 
 
 def workload(name: str, seed: int, count: int, context_len: int) -> list[Arrival]:
-    """The bundled workloads: `demo` has long prompts and no aborts, `mixed` shorter ones and aborts."""
+    """The bundled workloads.
+
+    `demo` has long prompts and no aborts, `mixed` shorter ones and aborts; `too-long` has a few inputs that the front
+    end takes and the scheduler rejects.
+    """
     if name == "demo":
         return random_workload(seed, count, context_len=context_len, max_tail=120, abort_share=0.0)
-    if name == "mixed":
-        return random_workload(seed, count, context_len=context_len)
-    raise ValueError(f"workload {name!r} is unknown; known are demo, mixed")
+    arrivals = random_workload(seed, count, context_len=context_len, abort_share=0.15 if name == "mixed" else 0.0)
+    if name == "too-long":
+        for index in range(count // 4, count, max(1, count // 4)):
+            arrivals[index] = replace(
+                arrivals[index], prompt=(97,) * (context_len - 1), sampling=SamplingParams(max_new_tokens=1)
+            )
+    return arrivals
 
 
 def run(host: str, port: int, name: str, seed: int, count: int, concurrency: int) -> int:
-    """Sends a bundled workload, prints a summary, and returns 0 if no answer was wrong."""
+    """Sends a bundled workload and prints a summary; 0 if no answer was wrong, 1 if one was, 2 without a server."""
     client = Client(host, port)
-    _, info = client.call("GET", "/server_info")
-    config = info["config"]
-    arrivals = workload(name, seed, count, config["context_len"])
+    try:
+        _, info = client.call("GET", "/server_info")
+    except OSError as error:
+        print(f"no server answers at {host}:{port}: {error}", file=sys.stderr)
+        return 2
+    config = EngineConfig(**info["config"])
+    arrivals = workload(name, seed, count, config.context_len)
     results = send(client, arrivals, concurrency)
-    verdicts = judge(results, arrivals, Oracle(config["model_seed"], hybrid=config["hybrid"]))
-    parts = (f"{verdicts[verdict]} {verdict}" for verdict in ("right", "wrong", "aborted", "failed"))
+    verdicts = judge(results, arrivals, Oracle(config.model_seed, hybrid=config.hybrid), config.max_input_len)
+    parts = (f"{verdicts[verdict]} {verdict}" for verdict in ("right", "wrong", "aborted", "rejected", "failed"))
     print(f"{len(results)} requests: {', '.join(parts)}")
     return 1 if verdicts["wrong"] or verdicts["failed"] else 0

@@ -213,18 +213,17 @@ class Scheduler:
         self._outputs.append(Output(request.rid, [token], cached_tokens=request.cached_tokens))
 
     def _end_rejected(self, request: Request, batch: Batch) -> None:
-        if batch.mixed and self._config.loop == "overlap":
-            if self._config.bug == bugs.ABORT_KEEPS_ROW:
-                self._probe.req_abort(owner=request.rid)
-                self._holdings.kv.give_back(request.slots, request.rid)
-                self._tell_end(request, Finish.ABORT, [])
-                return
-            if self._config.bug == bugs.ABORT_STILL_LEAKS:
-                self._probe.req_abort(owner=request.rid)
-                self._holdings.give_row(request)
-                self._tell_end(request, Finish.ABORT, [])
-                return
-        self._end(request, Finish.ABORT)
+        partly = batch.mixed and self._config.loop == "overlap"
+        if partly and self._config.bug == bugs.ABORT_KEEPS_ROW:
+            self._probe.req_abort(owner=request.rid)
+            self._holdings.kv.give_back(request.slots, request.rid)
+            self._tell_end(request, Finish.ABORT, [])
+        elif partly and self._config.bug == bugs.ABORT_STILL_LEAKS:
+            self._probe.req_abort(owner=request.rid)
+            self._holdings.give_row(request)
+            self._tell_end(request, Finish.ABORT, [])
+        else:
+            self._end(request, Finish.ABORT)
 
     def _end(self, request: Request, reason: Finish, tokens: list[int] | None = None) -> None:
         if reason is Finish.ABORT:

@@ -7,6 +7,7 @@ import codecs
 import json
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -220,7 +221,11 @@ async def _server_error(http: HttpRequest, error: Exception) -> Response:
 
 def serve(config: EngineConfig, host: str, port: int) -> int:
     """Serves until a signal; port 0 takes a free one. Prints the address when it listens. Returns the exit status."""
-    listener = socket.create_server((host, port))
+    try:
+        listener = socket.create_server((host, port))
+    except OSError as error:
+        print(f"cannot listen on {host}:{port}: {error}", file=sys.stderr)
+        return 2
     server: Server | None = None
 
     def stop() -> None:

@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "run": "kvsan.commands.run:Run",
     "check": "kvsan.commands.check:Check",
     "explain": "kvsan.commands.explain:Explain",
+    "doctor": "kvsan.commands.doctor:Doctor",
 }
 """Every command by its name, in the order of the help, and where its class is."""
 

@@ -17,7 +17,7 @@ from ..rows import Row
 from ..shadow import PoolShadow, epoch, epoch_parts
 from ..state import State
 from ..transfers import Lease
-from ..verdicts import Violation
+from ..verdicts import NO_SLOTS, Violation
 from .ownership import existing
 
 
@@ -240,10 +240,14 @@ def xfer_begin(state: State, event: XferBegin) -> None:
     """The transfer's access begins: it comes after what its agent did, and is concurrent with all else until its
     end."""
     pool = state.pool(event.pool)
-    if not state.watched(pool):
+    clocks = state.clocks
+    writes = event.access == "write"
+    if not state.watched(pool):  # it orders all the same
+        state.transfers.begin(
+            Lease(event.xfer, pool, NO_SLOTS, writes, event.owner, event.at, clocks.agent, clocks.snapshot())
+        )
         return
     pool.events += 1
-    writes = event.access == "write"
     if pool.kind == "row" or not state.watch_data:
         violations = held_by_somebody(pool, event.slots) if event.slots.size else []
         for number in np.unique(existing(pool, event.slots)).tolist() if pool.kind == "row" else []:
@@ -252,7 +256,6 @@ def xfer_begin(state: State, event: XferBegin) -> None:
         violations = slot_access(state, pool, event.slots, writes=writes, lasting=True) if event.slots.size else []
     state.report(event, violations)
     slots = np.unique(existing(pool, event.slots))
-    clocks = state.clocks
     state.transfers.begin(
         Lease(event.xfer, pool, slots, writes, event.owner, event.at, clocks.agent, clocks.snapshot())
     )

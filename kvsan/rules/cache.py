@@ -14,6 +14,8 @@ from . import giveback
 from .ownership import existing, move, with_rest
 from .shares import add_shares, shares
 
+NOTED_BEYOND = 4096  # slots that a node's lists may name more than twice what it holds
+
 
 def insert(state: State, event: CacheInsert) -> None:
     """`alias`, `use_after_free`, `free_not_owner`; the slots pass to the node."""
@@ -59,6 +61,10 @@ def insert(state: State, event: CacheInsert) -> None:
     state.report(event, violations)
     joining = np.unique(slots[held & ((words & HOLDER_MASK) != node.holder.bits)])
     move(state, pool, with_rest(pool, joining) if joining.size else joining, node.holder)
+    node.noted[pool.number] = node.noted.get(pool.number, 0) + int(joining.size)
+    if node.noted[pool.number] > 2 * node.holder.held.get(pool.number, 0) + NOTED_BEYOND:
+        node.slots[pool.number] = [held_by(pool, node)]
+        node.noted[pool.number] = int(node.slots[pool.number][0].size)
 
 
 def attach(state: State, event: Attach) -> None:
@@ -207,7 +213,7 @@ def held_by(pool: PoolShadow, node: Node) -> Slots:
     arrays = node.slots.get(pool.number)
     if not arrays:
         return NO_SLOTS
-    slots = np.unique(np.concatenate(arrays))
+    slots = existing(pool, np.unique(np.concatenate(arrays)))
     wanted = HELD | NODE | node.holder.bits
     held: Slots = slots[(pool.tenancy[slots] & (HELD | NODE | HOLDER_MASK)) == wanted]
     return held

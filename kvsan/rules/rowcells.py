@@ -34,7 +34,7 @@ def row_write(state: State, event: RowWrite) -> None:
     if not word & (HELD | RESERVED):
         violations.append(Violation("use_after_free", table, np.array([number], np.int64)))
     if state.watch_slots and word & HELD and not word & RESERVED:
-        row = state.tables[table.name].get(number)
+        row = state.table(table).get(number)
         if event.slots.size > 1 or not _append_cell(into, row, begin, int(event.slots[0]), word):
             violations += _map_cells(state, event, table, into, row)
     violations += row_access(state, table, number, begin, end, writes=True)

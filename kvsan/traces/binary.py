@@ -1,12 +1,13 @@
 """The binary encoding: what production records. A signature, then records, each with its length and checksum.
 
     file    = signature record*
-    record  = length:u32 checksum:u32 body          little endian; the checksum is zlib's CRC-32 of the body
+    record  = length:u32 ~length:u32 checksum:u32 body    little endian; the checksum is zlib's CRC-32 of the body
     body    = size:u32 json array*                  `size` bytes of JSON, then the arrays that it names, int64 each
 
 The first record is the header. An event's JSON is its text line, with every slot array replaced by its length under
-"#": {field: length}; the arrays follow in that order. A process that is killed leaves an incomplete last record, which
-the reader leaves out; loading runs nothing from the file.
+"#": {field: length}; the arrays follow in that order. A field whose own name is "#" or "##" gets one more "#". A process
+that is killed leaves an incomplete last record, which the reader leaves out; the length stands there twice, so that a
+damaged one does not look like that. Loading runs nothing from the file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .text import VERSION, Header, Trace, event_from_dict, event_to_dict, header
 SIGNATURE = b"\x89KVT\r\n\x1a\n"
 MAX_RECORD = 1 << 30
 _ARRAY_FIELDS = ("slots", "reserved", "keys", "key", "val")
-_HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("<III")
 _SIZE = struct.Struct("<I")
 
 
@@ -57,17 +58,25 @@ class BinaryWriter:
         arrays = {}
         for name in _ARRAY_FIELDS:
             value = record.get(name)
-            if isinstance(value, list):
+            if isinstance(value, list) and all(type(item) is int and -(2**63) <= item < 2**63 for item in value):
                 arrays[name] = np.array(value, "<i8")
+        plain = {_more(name): value for name, value in record.items() if name not in arrays}
         if arrays:
-            record = {name: value for name, value in record.items() if name not in arrays}
-            record["#"] = {name: int(array.size) for name, array in arrays.items()}
-        self._put(record, list(arrays.values()))
+            plain["#"] = {name: int(array.size) for name, array in arrays.items()}
+        self._put(plain, list(arrays.values()))
 
     def _put(self, record: dict[str, Any], arrays: list[Any]) -> None:
         text = json.dumps(record, separators=(",", ":")).encode()
         body = b"".join([_SIZE.pack(len(text)), text, *(array.tobytes() for array in arrays)])
-        self._stream.write(_HEAD.pack(len(body), zlib.crc32(body)) + body)
+        self._stream.write(_HEAD.pack(len(body), len(body) ^ 0xFFFFFFFF, zlib.crc32(body)) + body)
+
+
+def _more(name: str) -> str:
+    return f"#{name}" if name and not name.strip("#") else name
+
+
+def _less(name: str) -> str:
+    return name[1:] if name.startswith("##") and not name.strip("#") else name
 
 
 def read_binary(path: str | Path) -> Trace:
@@ -93,16 +102,18 @@ def read_binary(path: str | Path) -> Trace:
 
 
 def _records(stream: BinaryIO, file: str) -> Iterator[dict[str, Any]]:
+    place = len(SIGNATURE)
     with stream:
         while True:
-            place = stream.tell()
-            head = stream.read(_HEAD.size)
+            head = _read(stream, _HEAD.size, file)
             if len(head) < _HEAD.size:
                 return
-            length, checksum = _HEAD.unpack(head)
+            length, inverse, checksum = _HEAD.unpack(head)
+            if length ^ inverse != 0xFFFFFFFF:
+                raise TraceError(f"at byte {place}: the record is damaged (its length is)", file=file)
             if length > MAX_RECORD:
                 raise TraceError(f"at byte {place}: a record of {length} bytes is too long", file=file)
-            body = stream.read(length)
+            body = _read(stream, length, file)
             if len(body) < length:
                 return
             if zlib.crc32(body) != checksum:
@@ -111,6 +122,14 @@ def _records(stream: BinaryIO, file: str) -> Iterator[dict[str, Any]]:
                 yield _record(body)
             except (ValueError, struct.error, TypeError, AttributeError, RecursionError) as error:
                 raise TraceError(f"at byte {place}: the record makes no sense ({error})", file=file) from None
+            place += _HEAD.size + length
+
+
+def _read(stream: BinaryIO, size: int, file: str) -> bytes:
+    try:
+        return stream.read(size)
+    except OSError as error:
+        raise TraceError(error.strerror or str(error), file=file) from None
 
 
 def _record(body: bytes) -> dict[str, Any]:
@@ -119,7 +138,9 @@ def _record(body: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ValueError("not an object")
     place = _SIZE.size + size
-    for name, count in record.pop("#", {}).items():
+    counts = record.pop("#", {})
+    record = {_less(name): value for name, value in record.items()}
+    for name, count in counts.items():
         if type(count) is not int or count < 0 or place + 8 * count > len(body):
             raise ValueError(f"array {name!r} of {count!r} items does not fit")
         record[name] = np.frombuffer(body, "<i8", count, place).tolist()

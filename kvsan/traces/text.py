@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ..events import EVENT_BY_OP, Event, as_slots
 VERSION = 1
 POOL_KINDS = ("row", "kv", "state", "host", "staging")
 MAX_SLOTS = 1 << 31
+MAX_POOL = 1 << 27  # more than any machine holds; the shadow of a pool takes memory for every slot
+MAX_CELL = 1 << 26  # longer than any context; a row takes memory up to its last cell
+MAX_LINE = 1 << 28
 
 # Trace fields whose names are taken in Python or say less there.
 _TO_ATTRIBUTE = {"i": "at", "t": "time_ns", "from": "start"}
@@ -150,8 +153,8 @@ def _check(event: Event, arguments: dict[str, Any]) -> None:
         if arguments["kind"] not in POOL_KINDS:
             raise ValueError(f"pool kind {arguments['kind']!r} is none of {', '.join(POOL_KINDS)}")
         size, page, reserved = arguments["size"], arguments.get("page", 1), arguments["reserved"]
-        if not 0 < size < MAX_SLOTS:
-            raise ValueError(f"pool size {size} must be at least 1 and below {MAX_SLOTS}")
+        if not 0 < size <= MAX_POOL:
+            raise ValueError(f"pool size {size} must be at least 1 and at most {MAX_POOL}")
         if not 0 < page <= size:
             raise ValueError(f"page {page} must be at least 1 and at most the pool's size {size}")
         if reserved.size and (int(reserved.min()) < 0 or int(reserved.max()) >= size):
@@ -162,9 +165,9 @@ def _check(event: Event, arguments: dict[str, Any]) -> None:
         raise ValueError("'evict' needs 'node', or 'pool' and 'slots'")
     elif op == "xfer_begin" and arguments["access"] not in ("read", "write"):
         raise ValueError(f"access {arguments['access']!r} is neither 'read' nor 'write'")
-    elif op == "row_write" and arguments["pos"] < 0:
-        raise ValueError(f"pos {arguments['pos']} is negative")
-    elif op == "capture" and not 0 <= arguments.get("start", 0) <= arguments["upto"]:
+    elif op == "row_write" and not 0 <= arguments["pos"] <= MAX_CELL - arguments["slots"].size:
+        raise ValueError(f"cells from {arguments['pos']} on must lie in 0..{MAX_CELL - 1}")
+    elif op == "capture" and not 0 <= arguments.get("start", 0) <= arguments["upto"] <= MAX_CELL:
         raise ValueError(f"'from' {arguments.get('start', 0)} and 'upto' {arguments['upto']} are no range of cells")
     elif op == "map_set" and arguments["key"].size != arguments["val"].size:
         raise ValueError("'key' and 'val' must have equal lengths")
@@ -220,18 +223,13 @@ def read_text(path: str | Path) -> Trace:
     """Opens a text trace. Raises TraceError with file, line and reason; lines before a broken one were still read."""
     file = str(path)
     try:
-        stream = open(path, encoding="utf-8", newline="\n")  # noqa: SIM115 (closed by the generator)
+        stream = open(path, "rb")  # noqa: SIM115 (closed by the generator)
     except OSError as error:
         raise TraceError(error.strerror or str(error), file=file) from None
     try:
-        first = stream.readline()
-    except UnicodeDecodeError:
-        stream.close()
-        raise TraceError("not a text trace (no UTF-8)", file=file, line=1) from None
-    if not first:
-        stream.close()
-        raise TraceError("the file is empty", file=file, line=1)
-    try:
+        first = _read_line(stream, file, 1)
+        if not first:
+            raise TraceError("the file is empty", file=file, line=1)
         header = _read_header(first, file)
     except TraceError:
         stream.close()
@@ -239,18 +237,24 @@ def read_text(path: str | Path) -> Trace:
     return Trace(file, header, _read_events(stream, file))
 
 
-def _read_events(stream: TextIO, file: str) -> Iterator[Event]:
+def _read_line(stream: BinaryIO, file: str, number: int) -> str:
+    """The next line, with its end; empty at the end of the file."""
+    try:
+        line = stream.readline(MAX_LINE)
+        if len(line) == MAX_LINE:
+            raise TraceError(f"the line is longer than {MAX_LINE} bytes", file=file, line=number)
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise TraceError(f"not UTF-8 (byte {error.start} of the line)", file=file, line=number) from None
+    except OSError as error:
+        raise TraceError(error.strerror or str(error), file=file, line=number) from None
+
+
+def _read_events(stream: BinaryIO, file: str) -> Iterator[Event]:
     with stream:
         previous = -1
         number = 1
-        while True:
-            number += 1
-            try:
-                line = stream.readline()
-            except UnicodeDecodeError:
-                raise TraceError("not UTF-8", file=file, line=number) from None
-            if not line:
-                return
+        while line := _read_line(stream, file, number := number + 1):
             if not line.strip():
                 continue
             try:

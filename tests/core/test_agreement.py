@@ -29,9 +29,10 @@ CORRECT_SEEDS = seeds(200)
 MUTATED_SEEDS = seeds(300)
 SOUP_SEEDS = seeds(300)
 
-CONSEQUENCES = {"leak", "lock_leak", "count_mismatch"}
-"""What the tracker joins to an earlier finding that says who holds what wrongly (`verdicts.HOLDING`), and the judge does
-not."""
+CONSEQUENCES = {"leak", "lock_leak", "count_mismatch", "stale_capture", "orphan", "record_contract"}
+"""What the tracker joins to an earlier finding where the judge does not: what an owner leaks and totals that are off after a
+finding that says who holds what wrongly (`verdicts.HOLDING`), and what befalls the cells of a row that a finding concerns
+(`Violation.also`)."""
 
 
 def heads(verdicts: list[Verdict]) -> list[tuple[str, int]]:
@@ -126,11 +127,17 @@ def test_mutations_are_judged_alike() -> None:
         found, joined = sites(tracker.findings), joined_sites(tracker)
         broken += bool(found)
         more = [site for site in verdicts if site not in found and not (site[0] in CONSEQUENCES and site in joined)]
-        less = [site for site in found if site not in verdicts]
+        less = [site for site in found if site not in verdicts and not after_a_wrong_attach(site, found, events)]
         if verdicts[:1] != found[:1] or more or less:
             wrong[seed] = {"judge": verdicts, "tracker": found, "only the judge": more, "only the tracker": less}
     assert wrong == {}
     assert broken > len(MUTATED_SEEDS) // 3, "most mutations do no harm: the test has become weak"
+
+
+def after_a_wrong_attach(site: tuple[str, int], found: list[tuple[str, int]], events: list[dict[str, Any]]) -> bool:
+    """For the judge also who attaches what the node does not hold is a sharer from then on, whose free gives nothing back."""
+    earlier = {at for _, at in found if at < site[1]}
+    return site[0] in CONSEQUENCES and any(events[at]["op"] == "attach" for at in earlier)
 
 
 def test_noise_is_judged_alike() -> None:

@@ -93,7 +93,7 @@ def test_runs_of_different_agents_stay_apart() -> None:
     runs.overlay(4, 8, agent=2, at=1, settled=9)
     runs.overlay(8, 12, agent=2, at=2, settled=9)
     runs.overlay(12, 13, agent=2, at=3, settled=9)
-    assert runs_of(runs) == [(0, 4, 1, 0), (4, 12, 2, 2), (12, 13, 2, 3)]
+    assert runs_of(runs) == [(0, 4, 1, 0), (4, 12, 2, 1), (12, 13, 2, 3)]
 
 
 def test_an_overlay_in_the_middle_splits_a_run() -> None:

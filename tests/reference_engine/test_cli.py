@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -46,7 +47,12 @@ def test_bad_options(options: list[str], message: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("workload", "summary"), [("demo", "30 right, 0 wrong, 0 aborted, 0 failed"), ("mixed", " 0 wrong")]
+    ("workload", "summary"),
+    [
+        ("demo", "30 right, 0 wrong, 0 aborted"),
+        ("mixed", " 0 wrong"),
+        ("too-long", "26 right, 0 wrong, 0 aborted, 4 rej"),
+    ],
 )
 def test_client(
     workload: str, summary: str, start_server: Callable[..., Served], capsys: pytest.CaptureFixture[str]
@@ -55,3 +61,16 @@ def test_client(
     port = str(served.client.port)
     assert main(["client", "--port", port, "--workload", workload, "--count", "30"]) == 0
     assert summary in capsys.readouterr().out
+
+
+def test_client_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        assert main(["client", "--port", str(unused.getsockname()[1])]) == 2
+    assert "no server answers at 127.0.0.1:" in capsys.readouterr().err
+
+
+def test_serve_on_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "--port", str(taken.getsockname()[1])]) == 2
+    assert "cannot listen on 127.0.0.1:" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def test_hundreds_of_mixed_requests_get_the_right_tokens(page_size: int, start_s
         *("--mixed-chunk", "--schedule-policy", "random", "--seed", "7"),
     )
     arrivals = random_workload(page_size, 200)
-    verdicts = judge(send(served.client, arrivals, concurrency=12), arrivals, oracle)
+    verdicts = judge(send(served.client, arrivals, concurrency=12), arrivals, oracle, max_input=250)
     assert verdicts["wrong"] == verdicts["failed"] == 0, verdicts
     assert verdicts["right"] > 150 and verdicts["aborted"] > 5, verdicts
     totals = wait_until_empty(served)

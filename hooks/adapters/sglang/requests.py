@@ -22,7 +22,7 @@ def queued(watch: Watch, scheduler: Any, req: Any, *args: Any, **kwargs: Any) ->
 
 
 def release(watch: Watch, req: Any, tree: Any, **kwargs: Any) -> Reading:
-    """`release_kv_cache`: a finished, aborted or retracted request gives back all that it holds; a session may keep it."""
+    """`release_kv_cache`: a finished, aborted or retracted request gives back what it holds; a session may keep it."""
     if tree is not watch.tree:
         yield
         return
@@ -35,7 +35,8 @@ def release(watch: Watch, req: Any, tree: Any, **kwargs: Any) -> Reading:
     kept = owner != rid and session_slot(watch, owner) is not None
     if not kept:
         tell_record(watch, kv, owner)
-        end_shares(watch, owner)
+        if not over:
+            end_shares(watch, owner)
     if over:
         end(watch, rid)
         if owner != rid and not kept:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from kvsan.findings import Failure
 
 from ...sanitizer import Sanitizer
+from ..probes import Resolved, missing
 
 Slots = npt.NDArray[np.int64]
 
@@ -76,6 +77,7 @@ class Watch:
         self.events_at_idle = -1
         self.batch: str | None = None
         self.launched = True
+        self.found: list[Resolved] = []
         self._told: set[str] = set()
 
     # -- telling
@@ -83,7 +85,9 @@ class Watch:
     def failed(self, where: str, error: Exception) -> None:
         """A reader failed: nothing is watched any more."""
         self.blind = True
-        self.complain(where, f"{type(error).__name__}: {error}", "nothing of SGLang is watched any more in this process")
+        self.complain(
+            where, f"{type(error).__name__}: {error}", "nothing of SGLang is watched any more in this process"
+        )
 
     def complain(self, where: str, error: str, cost: str) -> None:
         """Tells a failure of the adapter, once."""
@@ -94,6 +98,11 @@ class Watch:
         if text not in self._told:
             self._told.add(text)
             self.san.note(text)
+
+    def check(self) -> None:
+        """Are the probes still where they were put? SGLang swallows its plugins' errors, and plugins replace things."""
+        for each in missing(self.found):
+            self.complain("SGLang adapter", f"{each.probe.where} was replaced", f"not seen: {each.probe.lost}")
 
     # -- what is being done
 

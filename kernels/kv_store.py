@@ -48,7 +48,7 @@ def store_kv(
     if max(k_width, v_width) == 0:
         return
 
-    from .store_kv_kernel import BLOCK, store_kv_kernel
+    from .kv_store_kernel import BLOCK, store_kv_kernel
 
     grid = (count, -(-max(k_width, v_width) // BLOCK))
     with on_device(device):

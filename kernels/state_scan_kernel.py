@@ -13,7 +13,21 @@ BLOCK_C = 64
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _step(h, token, x, delta, b, c, decay, skip, y, channel, lane, channels, lanes):  # type: ignore[no-untyped-def]
+def _step(
+    h,
+    token,
+    x,
+    delta,
+    b,
+    c,
+    decay,
+    skip,
+    y,
+    channel,
+    lane,
+    channels,
+    lanes,
+):  # type: ignore[no-untyped-def]
     # One token: stores its output and returns the state h [BLOCK_C, BLOCK_N] after it.
     in_channels = channel < channels
     in_lanes = lane < lanes

@@ -73,7 +73,7 @@ def selective_scan(
     if batch == 0 or a.numel() == 0:
         return out
 
-    from .selective_scan_kernel import BLOCK_C, selective_scan_kernel
+    from .state_scan_kernel import BLOCK_C, selective_scan_kernel
 
     channels, lanes = a.shape
     with on_device(device):
@@ -127,7 +127,7 @@ def state_update(
     if batch == 0 or a.numel() == 0:
         return out
 
-    from .selective_scan_kernel import BLOCK_C, state_update_kernel
+    from .state_scan_kernel import BLOCK_C, state_update_kernel
 
     channels, lanes = a.shape
     with on_device(device):
@@ -164,7 +164,7 @@ def selective_scan_reference(
     c: torch.Tensor,
     d: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The outputs [T, channels] and each request's last state [B, channels, N] in float64, unchecked; writes nothing."""
+    """The outputs [T, channels] and the last states [B, channels, N] in float64; unchecked, writes nothing."""
     at: list[int] = offsets.tolist()
     y = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     last = _initial(states, slots, fresh)

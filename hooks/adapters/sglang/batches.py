@@ -1,0 +1,145 @@
+"""Readers of batches, streams and the scheduler's loop: what is read when, and in which order the code asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from .watch import KV, ROWS, Doing, Watch
+
+Reading = Generator[None, Any, None]
+
+
+def iteration(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`get_next_batch_to_run`: the iteration before is over, if anything happened in it."""
+    if watch.san.events != watch.events_at_step:
+        watch.san.step()
+        watch.events_at_step = watch.san.events
+    yield
+
+
+def run_batch(watch: Watch, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Reading:
+    """A batch is launched; what it captures is told when its forward is issued (`forward`)."""
+    if scheduler is not watch.scheduler:
+        yield
+        return
+    watch.name_streams()
+    watch.launched = False
+    with watch.within(Doing("run", batch=batch)):
+        yield
+        if not watch.launched:
+            _launch(watch, batch)  # a worker that issues its forward in a way of its own
+
+
+def forward(watch: Watch, worker: Any, batch: Any = None, *args: Any, **kwargs: Any) -> Reading:
+    """`forward_batch_generation`: from here on the batch reads its requests' rows, on the current stream."""
+    doing = watch.current("run")
+    if doing is not None and not watch.launched and doing.batch is not None:
+        _launch(watch, doing.batch)
+    yield
+
+
+def _launch(watch: Watch, batch: Any) -> None:
+    watch.launched = True
+    if not batch.reqs or batch.seq_lens_cpu is None or batch.req_pool_indices_cpu is None:
+        return
+    name, agent = batch_name(batch), watch.stream()
+    lengths, rows = batch.seq_lens_cpu.tolist(), batch.req_pool_indices_cpu.tolist()
+    for req, row, length in zip(batch.reqs, rows, lengths, strict=False):
+        watch.san.capture(ROWS, batch=name, row=int(row), upto=int(length), owner=str(req.rid), agent=agent)
+    watch.san.launch(batch=name, agent=agent)
+    if watch.san.data and batch.out_cache_loc is not None:
+        watch.san.write(KV, watch.ids(batch.out_cache_loc), batch=name, agent=agent)
+
+
+def batch_name(batch: Any) -> str:
+    """What a batch is called: its kind and the number of its forward."""
+    return f"{batch.forward_mode.name.lower()} {batch.forward_iter}"
+
+
+def process(watch: Watch, scheduler: Any, batch: Any, result: Any, *args: Any, **kwargs: Any) -> Reading:
+    """The results of a batch are taken in. With overlap it is the wait for their copy that says the batch is done; only
+    where there is none to wait for does the processing itself say it."""
+    name = batch_name(batch)
+    waits = type(getattr(result, "copy_done", None)).__name__ == "Event"
+    if not waits:
+        watch.san.done(batch=name)
+    yield
+    if waits:
+        watch.san.done(batch=name)
+
+
+# -- streams and events
+
+
+def wait_stream(watch: Watch, stream: Any, other: Any) -> Reading:
+    """`stream.wait_stream(other)`."""
+    before, after = watch.stream_name(other), watch.stream_name(stream)
+    event = f"{before} for {after}"
+    watch.san.record(event=event, agent=before)
+    watch.san.wait(event=event, agent=after)
+    yield
+
+
+def wait_event(watch: Watch, stream: Any, event: Any) -> Reading:
+    """`stream.wait_event(event)`."""
+    watch.san.wait(event=_event(event), agent=watch.stream_name(stream))
+    yield
+
+
+def record_event(watch: Watch, event: Any, stream: Any = None) -> Reading:
+    """`event.record(stream=None)`: on the current stream, where none is named."""
+    watch.san.record(event=_event(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
+    yield
+
+
+def synchronize_event(watch: Watch, event: Any) -> Reading:
+    """`event.synchronize()`."""
+    yield
+    watch.san.sync(on=f"event:{_event(event)}")
+
+
+def _event(event: Any) -> str:
+    return f"event {id(event):x}"
+
+
+# -- idle, and the engine's own totals
+
+
+def on_idle(watch: Watch, scheduler: Any) -> Reading:
+    """There is no batch to run; whether the scheduler is idle is its own test's to say (`fully_idle`)."""
+    with watch.within(Doing("idle")):
+        yield
+
+
+def fully_idle(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Reading:
+    """The scheduler's own test, asked by its own housekeeping."""
+    result = yield
+    if result and watch.doing and watch.doing[-1].what == "idle" and watch.san.events != watch.events_at_idle:
+        watch.san.idle()
+        watch.san.count(ROWS, available=len(watch.rows.free_slots), total=int(watch.rows.size))
+        watch.check()
+        watch.events_at_idle = watch.san.events + (1 if watch.slots else 0)  # the totals follow
+
+
+def totals(
+    watch: Watch,
+    pool_name: str,
+    available: int,
+    evictable: int,
+    protected: int,
+    session_held: int,
+    total: int,
+    uncached: int = 0,
+) -> Reading:
+    """`_check_pool_invariant`: the numbers that the engine's own check adds up."""
+    yield
+    if pool_name == "full" and watch.slots:
+        watch.san.count(
+            KV,
+            available=int(available),
+            evictable=int(evictable),
+            protected=int(protected),
+            session=int(session_held),
+            total=int(total),
+        )

@@ -1,0 +1,119 @@
+"""The table of probes: every place in SGLang that is observed, which events it gives, and what is lost without it.
+
+Places are those of 0.5.23. A place that an installed release does not have is told by `kvsan doctor sglang`.
+"""
+
+from __future__ import annotations
+
+from ..probes import Probe
+from . import batches, kv, requests, rows, tree
+
+_ALLOCATOR = "sglang.srt.mem_cache.allocator"
+_TOKEN = f"{_ALLOCATOR}.token:TokenToKVPoolAllocator"
+_PAGED = f"{_ALLOCATOR}.paged:PagedTokenToKVPoolAllocator"
+_BASE = f"{_ALLOCATOR}.base:BaseTokenToKVPoolAllocator"
+_ROWS = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool"
+_ALLOCATION = "sglang.srt.mem_cache.allocation"
+_COMMON = "sglang.srt.mem_cache.common"
+_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+_OLD_TREE = "sglang.srt.mem_cache.radix_cache:RadixCache"
+_BASE_TREE = "sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache"
+_SESSION = "sglang.srt.session.streaming_session:StreamingSession"
+_SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
+
+_SLOTS = "who holds token slots"
+_BACK = "who gives token slots back"
+_TREES = "what the prefix cache holds"
+
+PROBES: tuple[Probe, ...] = (
+    # token slots, page 1 and above
+    Probe(f"{_TOKEN}.alloc", "alloc", kv.alloc, _SLOTS),
+    Probe(f"{_TOKEN}.free", "free", kv.free, _BACK),
+    Probe(f"{_TOKEN}.free_page_ids", "free", kv.free_page_ids, _BACK),
+    Probe(f"{_TOKEN}.clear", "reset", kv.clear, "flushes of the cache"),
+    Probe(f"{_PAGED}.alloc", "alloc", kv.alloc, _SLOTS),
+    Probe(f"{_PAGED}.alloc_extend", "alloc", kv.alloc, _SLOTS),
+    Probe(f"{_PAGED}.alloc_decode", "alloc", kv.alloc, _SLOTS),
+    Probe(f"{_PAGED}.free", "free", kv.free, _BACK),
+    Probe(f"{_PAGED}.free_segment", "free", kv.free_segment, _BACK),
+    Probe(f"{_PAGED}.free_page_ids", "free", kv.free_page_ids, _BACK),
+    Probe(f"{_PAGED}.free_group_begin", "free (group)", kv.free_group_begin, "frees that are pending"),
+    Probe(f"{_PAGED}.free_group_end", "flush", kv.free_group_end, "frees that are pending"),
+    Probe(f"{_PAGED}.clear", "reset", kv.clear, "flushes of the cache"),
+    Probe(f"{_BASE}.free_segment", "free", kv.free_segment, _BACK),
+    Probe(f"{_BASE}.free_group_begin", "free (group)", kv.free_group_begin, "frees that are pending"),
+    Probe(f"{_BASE}.free_group_end", "flush", kv.free_group_end, "frees that are pending"),
+    # rows
+    Probe(f"{_ROWS}.alloc", "alloc, reuse", rows.alloc, "who holds rows"),
+    Probe(f"{_ROWS}.alloc_rows", "alloc", rows.alloc_rows, "rows without a request (beams)"),
+    Probe(f"{_ROWS}.free", "free", rows.free, "who gives rows back"),
+    Probe(f"{_ROWS}.free_rows", "free", rows.free_rows, "rows without a request (beams)"),
+    Probe(f"{_ROWS}.clear", "reset", rows.clear, "flushes of the cache"),
+    Probe(f"{_ROWS}.write", "own, row_write", rows.write, "what rows map, and who owns it"),
+    Probe(f"{_ALLOCATION}:write_cache_indices", "own, row_write", rows.write_cache_indices, "what prefill rows map"),
+    Probe(f"{_ALLOCATION}:alloc_for_extend", "kv_record", rows.alloc_for_extend, "the engine's records"),
+    Probe(f"{_ALLOCATION}:alloc_for_decode", "row_write", rows.alloc_for_decode, "what decode rows map, on a device"),
+    # the prefix cache; both of its cores are behind this one class
+    Probe(f"{_TREE}.checkpoint_into_tree", "insert, kv_record", tree.checkpoint, _TREES),
+    Probe(f"{_TREE}.insert", "insert", tree.insert, _TREES),
+    Probe(f"{_TREE}.path_device_indices", "insert, attach", tree.path_device_indices, _TREES),
+    Probe(f"{_TREE}.prefix_device_indices", "attach", tree.prefix_device_indices, "who uses cached slots"),
+    Probe(f"{_TREE}._evict", "evict", tree.evict, "what is evicted"),
+    Probe(f"{_TREE}._apply_eviction_result", "evict", tree.evict, "what is evicted"),
+    Probe(f"{_TREE}.inc_lock_ref", "lock", tree.inc_lock_ref, "locks"),
+    Probe(f"{_TREE}.dec_lock_ref", "unlock", tree.dec_lock_ref, "locks"),
+    Probe(
+        "sglang.srt.managers.schedule_policy:PrefillAdder._commit_prefill_admission", "lock", tree.admit, "lock owners"
+    ),
+    Probe(f"{_BASE_TREE}.free_kv_row", "free", requests.free_kv_row, "whose slots are given back"),
+    # the older radix cache
+    Probe(f"{_OLD_TREE}.checkpoint", "insert, kv_record", tree.checkpoint, _TREES, older=True),
+    Probe(f"{_OLD_TREE}.insert", "insert", tree.insert, _TREES, older=True),
+    Probe(f"{_OLD_TREE}.path_device_indices", "insert, attach", tree.path_device_indices, _TREES, older=True),
+    Probe(
+        f"{_BASE_TREE}.prefix_device_indices", "attach", tree.prefix_device_indices, "who uses cached slots", older=True
+    ),
+    Probe(f"{_OLD_TREE}.evict", "evict", tree.evict, "what is evicted", older=True),
+    Probe(f"{_OLD_TREE}.inc_lock_ref", "lock", tree.inc_lock_ref, "locks", older=True),
+    Probe(f"{_OLD_TREE}.dec_lock_ref", "unlock", tree.dec_lock_ref, "locks", older=True),
+    # the lives of requests and sessions
+    Probe(f"{_SCHEDULER}._add_request_to_queue", "req_start", requests.queued, "when requests start"),
+    Probe(f"{_COMMON}:release_kv_cache", "req_finish, req_abort, req_end", requests.release, "when requests end"),
+    Probe("sglang.srt.managers.schedule_batch:release_req", "req_retract", requests.retract, "retractions"),
+    Probe(f"{_SCHEDULER}.send_abort_output", "req_abort, req_end", requests.aborted_outside, "aborts in the queue"),
+    Probe(f"{_SESSION}.take", "give, lock, unlock", requests.session_take, "sessions"),
+    Probe(f"{_SESSION}.release_session", "req_end", requests.session_release, "sessions"),
+    # batches and the loop
+    Probe(f"{_SCHEDULER}.get_next_batch_to_run", "step", batches.iteration, "steps"),
+    Probe(f"{_SCHEDULER}.run_batch", "capture, launch", batches.run_batch, "what batches read"),
+    Probe(
+        "sglang.srt.managers.tp_worker:TpModelWorker.forward_batch_generation",
+        "capture, launch",
+        batches.forward,
+        "on which stream batches read",
+    ),
+    Probe(f"{_SCHEDULER}.process_batch_result", "done", batches.process, "when batches end"),
+    Probe(f"{_SCHEDULER}.on_idle", "idle", batches.on_idle, "leaks at idle"),
+    Probe(f"{_SCHEDULER}.is_fully_idle", "idle", batches.fully_idle, "leaks at idle"),
+    Probe(
+        "sglang.srt.managers.scheduler_components.invariant_checker:SchedulerInvariantChecker._check_pool_invariant",
+        "count",
+        batches.totals,
+        "the engine's totals",
+    ),
+)
+
+
+def stream_probes(device: str) -> tuple[Probe, ...]:
+    """The places of torch's streams and events for a kind of device. On a CPU they do nothing: the order that the code
+    asks for is what counts."""
+    module = f"torch.{device}"
+    events = f"{module}:Event" if device == "cpu" else f"{module}.streams:Event"
+    streams = f"{module}:Stream" if device == "cpu" else f"{module}.streams:Stream"
+    order = "order between streams"
+    return (
+        Probe(f"{streams}.wait_stream", "record, wait", batches.wait_stream, order),
+        Probe(f"{streams}.wait_event", "wait", batches.wait_event, order),
+        Probe(f"{events}.record", "record", batches.record_event, order),
+        Probe(f"{events}.synchronize", "sync", batches.synchronize_event, order),
+    )

@@ -1,0 +1,20 @@
+"""These tests need the environment that `make test-engines` makes, and are skipped elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+collect_ignore_glob: list[str] = []
+if importlib.util.find_spec("sglang") is None:
+    collect_ignore_glob.append("test_*.py")
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model's folder."""
+    from . import model
+
+    return model.write(tmp_path_factory.mktemp("model"))

@@ -1,0 +1,172 @@
+"""A real SGLang server on a CPU for a test: started under `kvsan run`, put under load, stopped; then its report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+BOOT_SECONDS = 240.0
+STOP_SECONDS = 45.0
+
+
+@dataclass
+class Served:
+    """A living server's port and pid; after it has stopped, also what came of it."""
+
+    port: int
+    pid: int
+    status: int | None = None
+    log: str = ""
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def kinds(self) -> set[str]:
+        """The kinds of the report's findings."""
+        return {finding["kind"] for finding in self.report["findings"]}
+
+    def first(self, kind: str) -> dict[str, Any]:
+        """The first finding of a kind."""
+        return next(finding for finding in self.report["findings"] if finding["kind"] == kind)
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """What SGLang needs on a CPU, without the network, and with the faults of these tests as its plugin."""
+    stand_ins = write_stand_ins(folder)
+    return {
+        **os.environ,
+        "PYTHONPATH": str(stand_ins),
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
+
+
+def write_stand_ins(folder: Path) -> Path:
+    """A folder with a `sgl_kernel` that only a CPU can use, and the faults as a plugin that SGLang finds."""
+    result = folder / "stand_ins"
+    (result / "sgl_kernel").mkdir(parents=True, exist_ok=True)
+    (result / "sgl_kernel" / "__init__.py").write_text(_KERNELS, encoding="utf-8")
+    shutil.copy(HERE / "faults.py", result / "kvsan_test_faults.py")
+    plugin = result / "kvsan_test_faults-0.dist-info"
+    plugin.mkdir(exist_ok=True)
+    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: kvsan-test-faults\nVersion: 0\n", encoding="utf-8")
+    (plugin / "entry_points.txt").write_text(
+        "[sglang.srt.plugins]\nfaults = kvsan_test_faults:register\n", encoding="utf-8"
+    )
+    return result
+
+
+_KERNELS = textwrap.dedent(
+    '''
+    """Stands in for SGLang's kernels, which need a GPU: what it imports on a CPU is there, and fails when called."""
+
+    __version__ = "0.4.10"
+
+
+    def assign_req_to_token_pool_cpu(rows, table, begin, end, slots, width):
+        taken = 0
+        for row, first, last in zip(rows.tolist(), begin.tolist(), end.tolist()):
+            table[row, first:last] = slots[taken : taken + last - first].to(table.dtype)
+            taken += last - first
+
+
+    def __getattr__(name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def missing(*arguments, **named):
+            raise NotImplementedError(f"{name} needs a GPU")
+
+        return missing
+    '''
+)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def command(model: Path, port: int, *arguments: str) -> list[str]:
+    """The server's command."""
+    return [
+        sys.executable, "-m", "sglang.launch_server", "--model-path", str(model), "--device", "cpu",
+        "--load-format", "dummy", "--attention-backend", "torch_native", "--max-running-requests", "8",
+        "--skip-server-warmup", "--sleep-on-idle", "--chunked-prefill-size", "64", "--enable-mixed-chunk",
+        "--host", "127.0.0.1", "--port", str(port), *arguments,
+    ]  # fmt: skip
+
+
+@contextmanager
+def serving(
+    model: Path, folder: Path, *arguments: str, wrapped: bool = True, options: tuple[str, ...] = (), **variables: str
+) -> Iterator[Served]:
+    """A server for the duration; its report is there afterwards."""
+    port, report, log = free_port(), folder / "report.json", folder / "log"
+    kvsan = [sys.executable, "-m", "kvsan", "run", "--report", str(report), *options, "--"] if wrapped else []
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            [*kvsan, *command(model, port, *arguments)],
+            stdout=output, stderr=subprocess.STDOUT, env=environment(folder, **variables), start_new_session=True,
+        )  # fmt: skip
+    served = Served(port, process.pid)
+    try:
+        _wait_until_healthy(process, port, log)
+        yield served
+    finally:
+        served.status = _stop(process)
+        served.log = log.read_text(encoding="utf-8", errors="replace")
+    if wrapped:
+        served.report = json.loads(report.read_text(encoding="utf-8"))
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    end = time.monotonic() + BOOT_SECONDS
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise AssertionError(f"the server did not come up:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    """Ends the server as a person would, and what is left of its session if that takes too long."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait(10)
+
+
+def wait_for(what: Callable[[], bool], seconds: float) -> bool:
+    """Does it become true in time?"""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.2)
+    return what()

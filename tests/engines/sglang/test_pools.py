@@ -1,0 +1,222 @@
+"""SGLang's own pools and allocators under the adapter's probes, without a server: what cannot be met there, and fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+
+from kvsan.hooks.adapters.probes import install
+from kvsan.hooks.adapters.sglang.table import PROBES
+from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing, Watch
+from kvsan.hooks.sanitizer import Sanitizer
+
+SIZE = 64
+
+_watch = Watch(Sanitizer())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def probes() -> None:
+    """The probes of the real table, once for this process; each test gives them another watch's state."""
+    pools = [each for each in PROBES if "allocator" in each.where or "memory_pool" in each.where]
+    found = install(pools, _watch)
+    assert all(each.found for each in found)
+
+
+@pytest.fixture(params=[1, 16])
+def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
+    """A watch over a row pool and an allocator of 64 slots."""
+    page = int(request.param)
+    _watch.__init__(Sanitizer())  # type: ignore[misc]
+    common = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": None, "need_sort": False}
+    _watch.kv = (
+        TokenToKVPoolAllocator(SIZE, **common)
+        if page == 1
+        else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
+    )
+    _watch.rows = ReqToTokenPool(4, 128, "cpu", False)
+    _watch.page, _watch.slots = page, True
+    _watch.scheduler = SimpleNamespace(device_module=torch.cpu)
+    _watch.san.pool(ROWS, kind="row", size=5, reserved=[0])
+    _watch.san.pool(KV, kind="kv", size=SIZE + page, page=page, reserved=np.arange(page))
+    _watch.node_of = np.zeros(SIZE + page, np.int64)
+    _watch.blind = False
+    yield _watch
+    assert not _watch.blind
+
+
+def request_(rid: str) -> Any:
+    """As much of a request as the pools ask for."""
+
+    class Record(SimpleNamespace):
+        @property
+        def holds_kv(self) -> bool:
+            return self.req_pool_idx is not None
+
+    return SimpleNamespace(rid=rid, kv=Record(req_pool_idx=None, kv_allocated_len=0))
+
+
+def take(watch: Watch, count: int, owner: str) -> torch.Tensor:
+    """Slots for an owner, as prefill takes them: first the slots, then who they are for."""
+    slots = watch.kv.alloc(count)
+    watch.san.own(KV, slots.numpy(), owner=owner)
+    watch.live.add(owner)
+    return slots.clone()
+
+
+def kinds(watch: Watch) -> list[str]:
+    return [finding.kind for finding in watch.san.findings]
+
+
+def free(watch: Watch, slots: torch.Tensor, owner: str) -> None:
+    with watch.within(Doing("release", owner=owner)):
+        watch.kv.free_segment(slots, start_pos=0)
+
+
+def test_what_is_given_back_is_free(watch: Watch) -> None:
+    slots = take(watch, 32, "a")
+    free(watch, slots, "a")
+    watch.san.req_end(owner="a")
+    watch.san.idle()
+    watch.san.count(KV, available=watch.kv.available_size(), total=SIZE)
+    assert kinds(watch) == []
+
+
+def test_a_second_free(watch: Watch) -> None:
+    slots = take(watch, 32, "a")
+    free(watch, slots, "a")
+    free(watch, slots, "a")
+    assert kinds(watch) == ["double_free"]
+    assert watch.san.findings[0].owner == "a"
+
+
+def test_pending_frees_become_available_at_the_end_of_their_group(watch: Watch) -> None:
+    slots = take(watch, 32, "a")
+    watch.kv.free_group_begin()
+    free(watch, slots, "a")
+    watch.san.count(KV, available=watch.kv.available_size())
+    watch.kv.free_group_end()
+    watch.san.count(KV, available=watch.kv.available_size())
+    watch.san.idle()
+    assert kinds(watch) == []
+
+
+def test_a_second_free_in_a_group(watch: Watch) -> None:
+    slots = take(watch, 32, "a")
+    watch.kv.free_group_begin()
+    free(watch, slots, "a")
+    free(watch, slots, "a")
+    assert kinds(watch) == ["double_free"]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_release_that_loses_slots_below_the_probe(watch: Watch, grouped: bool, monkeypatch: Any) -> None:
+    """The probe sees every slot go in; only the free list shows that some did not arrive."""
+    slots = take(watch, 32, "a")
+    lost = lose(watch, monkeypatch)
+    if grouped:
+        watch.kv.free_group_begin()
+    free(watch, slots, "a")
+    if grouped:
+        watch.live.discard("a")
+        watch.san.req_end(owner="a")
+        watch.kv.free_group_end()
+    else:
+        watch.san.req_end(owner="a")
+    assert kinds(watch) == ["leak"]
+    finding = watch.san.findings[0]
+    assert (finding.owner, finding.pool, set(finding.slots)) == ("a", KV, set(lost(slots)))
+    watch.san.count(KV, available=watch.kv.available_size())
+    assert kinds(watch) == ["leak"]
+
+
+def lose(watch: Watch, monkeypatch: Any) -> Any:
+    """From here on the allocator forgets the last page of what it is given; tells which slots that are."""
+    kv, page = watch.kv, watch.page
+    if page == 1:
+        cat = torch.cat
+
+        def forgetful(tensors: Any, *rest: Any) -> torch.Tensor:
+            free_list, back = tensors if len(tensors) == 2 else (None, tensors[0])
+            return cat((free_list, back[:-1]), *rest) if free_list is not None else cat(tensors, *rest)
+
+        monkeypatch.setattr("sglang.srt.mem_cache.allocator.token.torch", proxy(torch, cat=forgetful))
+        return lambda slots: slots[-1:].tolist()
+    release = type(kv)._release_page_ids
+    monkeypatch.setattr(type(kv), "_release_page_ids", lambda self, *pages: release(self, *[p[:-1] for p in pages]))
+    return lambda slots: slots[-page:].tolist()
+
+
+def proxy(module: Any, **other: Any) -> Any:
+    """A module with some names replaced."""
+    return SimpleNamespace(**{**vars(module), **other})
+
+
+def test_an_eviction_gives_back_what_the_tree_holds(watch: Watch) -> None:
+    slots = take(watch, 32, "a")
+    number = watch.node_number("7")
+    watch.node_of[slots.numpy()] = number
+    watch.node_slots["7"] = 32
+    watch.san.insert(KV, slots.numpy(), node="7", owner="a")
+    with watch.within(Doing("evict")):
+        watch.kv.free_segment(slots, start_pos=0)
+    watch.san.req_end(owner="a")
+    watch.san.idle()
+    assert kinds(watch) == []
+    assert watch.node_numbers == {}
+
+
+def test_rows_come_and_go(watch: Watch) -> None:
+    req = request_("a")
+    watch.rows.alloc([req])
+    req.kv.kv_allocated_len = 3
+    watch.rows.alloc([req])  # a later chunk
+    slots = take(watch, 16, "a")
+    watch.rows.write((req.kv.req_pool_idx, slice(0, 16)), slots)
+    free(watch, slots, "a")
+    watch.rows.free(req)
+    watch.san.req_end(owner="a")
+    watch.san.idle()
+    assert kinds(watch) == []
+
+
+def test_a_row_that_is_not_given_back(watch: Watch, monkeypatch: Any) -> None:
+    req = request_("a")
+    watch.rows.alloc([req])
+    monkeypatch.setattr(watch.rows, "free_slots", Forgetful(watch.rows.free_slots))
+    watch.rows.free(req)
+    watch.san.req_end(owner="a")
+    assert kinds(watch) == ["leak"]
+    assert watch.san.findings[0].pool == ROWS
+
+
+class Forgetful(list[int]):
+    """A free list that takes nothing back."""
+
+    def extend(self, values: Any) -> None:
+        """Takes nothing."""
+
+
+def test_a_flush_makes_everything_free(watch: Watch) -> None:
+    take(watch, 32, "a")
+    watch.rows.alloc([request_("a")])
+    watch.rows.clear()
+    watch.kv.clear()
+    watch.san.req_end(owner="a")
+    watch.san.idle()
+    watch.san.count(KV, available=watch.kv.available_size(), total=SIZE)
+    assert kinds(watch) == []
+
+
+def test_an_exhausted_pool_hands_out_nothing(watch: Watch) -> None:
+    assert watch.kv.alloc(SIZE) is not None
+    assert watch.kv.alloc(16) is None
+    assert kinds(watch) == []
