@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -62,7 +63,9 @@ class Sanitizer(Operations):
         self._collector = Collector()
         self._sink: Sink = sink if sink is not None else self._collector
         self._policy = Policy(options, self._sink)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._inside = False  # the thread that holds the lock is handing an event out
+        self._deferred: deque[Event] = deque()  # what it is told meanwhile by finalizers, signal handlers and plugins
         self._next = 0
         self._calls: dict[str, tuple[Callable[[Event], object], ...]] = {}
         self._new: list[Finding] = []
@@ -98,19 +101,63 @@ class Sanitizer(Operations):
             event.time_ns = self.last_event_ns = time.monotonic_ns()
             event.stack = self.depot.capture(2)
             with self._lock:
-                event.at = self._next
-                self._next += 1
-                for call in self._calls[event.op]:
-                    call(event)
-                if not self._new and not self._later:
+                if self._inside:
+                    self._deferred.append(event)
                     return
-                new, later = list(self._new), list(self._later)
-                self._new.clear()
-                self._later.clear()
+                self._inside = True
+                try:
+                    self._hand_out(event)
+                    while self._deferred:
+                        self._hand_out(self._deferred.popleft())
+                    if not self._new and not self._later:
+                        return
+                    new, later = list(self._new), list(self._later)
+                    self._new.clear()
+                    self._later.clear()
+                finally:
+                    self._inside = False
         except Exception as error:
             self._tell_failure(Failure(event.op, f"{type(error).__name__}: {error}", "this event was not taken"))
             return
         self._tell(new, later)
+
+    def _hand_out(self, event: Event) -> None:
+        event.at = self._next
+        self._next += 1
+        for call in self._calls[event.op]:
+            try:
+                call(event)
+            except Exception as error:
+                self._end_plugin(call, event, error)
+
+    def _end_plugin(self, call: Callable[[Event], object], event: Event, error: Exception) -> None:
+        """A plugin that failed hears of no further event; the tracker gives up single rules on its own."""
+        where, what = f"{event.op} (event {event.at})", f"{type(error).__name__}: {error}"
+        plugin = getattr(call, "__self__", None)
+        if plugin is self.tracker:
+            self._tell_failure(Failure(where, what, "this event was not taken"))
+            return
+        through_pluggy = plugin is None
+        if through_pluggy:
+            plugin = self._to_blame(event, error)
+        name = self.manager.get_name(plugin) or type(plugin).__name__
+        if self.manager.is_registered(plugin):
+            self.manager.unregister(plugin)
+        self._refresh()
+        self._tell_failure(Failure(where, what, f"the plugin {name} hears of no further event"))
+        if through_pluggy and self.tracker.state.history.find(event.at) is None:
+            self.tracker.take(event)
+
+    def _to_blame(self, event: Event, error: Exception) -> object:
+        """The plugin in whose code pluggy's call failed; a wrapper if it was in none's."""
+        plugins = getattr(self.manager.hook, type(event).hook).get_hookimpls()
+        codes = {getattr(each.function, "__code__", None): each.plugin for each in plugins}
+        blamed = next((each.plugin for each in plugins if each.wrapper or each.hookwrapper), None)
+        trace = error.__traceback__
+        while trace is not None:
+            blamed = codes.get(trace.tb_frame.f_code, blamed)
+            trace = trace.tb_next
+        return blamed
 
     def _refuse(self, op: str, error: Exception) -> None:
         """An operation whose arguments make no event."""
@@ -128,7 +175,10 @@ class Sanitizer(Operations):
             except Exception as error:
                 self._tell_failure(Failure("report", f"{type(error).__name__}: {error}", "a finding was not told"))
         for finding, joined in later:
-            self._policy.joined(token_of(finding), joined)
+            try:
+                self._policy.joined(token_of(finding), joined)
+            except Exception as error:
+                self._tell_failure(Failure("report", f"{type(error).__name__}: {error}", "a violation was not told"))
         if raised is not None:
             raise raised
 
@@ -138,8 +188,11 @@ class Sanitizer(Operations):
             return
         self._failed.add(key)
         failure = Failure(failure.where, failure.error, failure.cost, os.getpid())
-        self._sink.failure(failure)
-        self.manager.hook.kvsan_failure(failure=failure)
+        try:
+            self._sink.failure(failure)
+            self.manager.hook.kvsan_failure(failure=failure)
+        except Exception:
+            return  # who cannot even hear of a failure cannot be told of the next
 
     # -- for adapters
 
@@ -221,7 +274,8 @@ _living: weakref.WeakSet[Sanitizer] = weakref.WeakSet()
 def _renew_locks() -> None:
     """In a forked child no other thread is left that could give a lock back."""
     for sanitizer in list(_living):
-        sanitizer._lock = threading.Lock()
+        sanitizer._lock = threading.RLock()
+        sanitizer._inside = False
 
 
 os.register_at_fork(after_in_child=_renew_locks)

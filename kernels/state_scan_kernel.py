@@ -13,7 +13,7 @@ BLOCK_C = 64
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _step(
+def _step(  # type: ignore[no-untyped-def]
     h,
     token,
     x,
@@ -27,7 +27,7 @@ def _step(
     lane,
     channels,
     lanes,
-):  # type: ignore[no-untyped-def]
+):
     # One token: stores its output and returns the state h [BLOCK_C, BLOCK_N] after it.
     in_channels = channel < channels
     in_lanes = lane < lanes

@@ -11,6 +11,7 @@ from .holders import Holder
 from .rows import Row
 from .shadow import PoolShadow
 
+KEPT_CAPTURES = 16_384  # captures kept of one batch, for engines that use one name without end
 KEPT_BATCHES = 1024  # outstanding batches kept; an engine that never says they are done must not make this grow
 
 
@@ -85,6 +86,8 @@ class Batches:
     def add(self, capture: Capture) -> None:
         """The capture's batch is outstanding from here on."""
         capture.batch.captures.append(capture)
+        if len(capture.batch.captures) > KEPT_CAPTURES:
+            self._drop(capture.batch.captures.pop(0))
         self._by_mapper.setdefault(capture.mapper, []).append(capture)
 
     def done(self, name: str) -> Batch | None:

@@ -41,6 +41,9 @@ class Event:
     extra: dict[str, Any] | None = None
 
 
+POOL_KINDS = ("row", "kv", "state", "host", "staging")
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Pool(Event):
     """An address space of slots 0..size-1. kind: row, kv, state, host or staging; page: slots given out together."""

@@ -10,6 +10,7 @@ from .errors import EventError
 from .events import KvRecord, Slots
 
 IDLE_HOLDERS = 65_536  # holders kept that hold nothing and never ended
+RESTING_IDS = 65_536  # how many ids of holders that are gone wait before the oldest is given out again
 ENDED_NAMES = 65_536  # names kept of the last holders that ended and are gone
 
 
@@ -78,10 +79,12 @@ class Holders:
         """The holder of that name, made if need be."""
         holder = self._by_name.get(name)
         if holder is None:
-            if self._next <= MAX_HOLDER:
-                number, self._next = self._next, self._next + 1
-            elif self._returned:
+            if not isinstance(name, str):
+                raise EventError(f"an owner's name must be a string, not {name!r}")
+            if len(self._returned) > RESTING_IDS:
                 number = self._returned.popleft()
+            elif self._next <= MAX_HOLDER:
+                number, self._next = self._next, self._next + 1
             else:
                 raise EventError("more than 2**30 owners are alive at once")
             holder = Holder(number, name)

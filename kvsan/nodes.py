@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from .errors import EventError
 from .events import Slots
 from .holders import Holder
 
@@ -83,6 +84,7 @@ class Node:
         self.locks[owner] -= 1
         if not self.locks[owner]:
             del self.locks[owner]
+            self.locked_at.pop(owner, None)
 
     def unpaid(self, owner: str | None) -> int:
         """Locks in the owner's name that nobody has given back."""
@@ -91,6 +93,7 @@ class Node:
     def forgive(self, owner: str | None) -> None:
         """The owner's locks are settled (reported or paid by spare unlocks): they are not judged again."""
         count = self.locks.pop(owner, 0)
+        self.locked_at.pop(owner, None)
         self.spare -= min(self.spare, count)
 
 
@@ -109,6 +112,8 @@ class Nodes:
         """The node of that name, made if need be."""
         node = self._nodes.get(name)
         if node is None:
+            if not isinstance(name, str):
+                raise EventError(f"a node's name must be a string, not {name!r}")
             node = self._nodes[name] = Node(name, holder)
         return node
 
@@ -131,6 +136,28 @@ class Nodes:
             self._locked_by.setdefault(owner, set()).add(node)
 
     def locked_by(self, owner: str) -> list[Node]:
-        """The nodes on which the owner still has locks; forgets those that are paid."""
+        """The nodes on which the owner still has locks; those that spare unlocks pay for are settled."""
         nodes = self._locked_by.pop(owner, set())
-        return sorted((node for node in nodes if node.unpaid(owner)), key=lambda node: node.name)
+        unpaid = {node for node in nodes if node.unpaid(owner)}
+        for node in nodes - unpaid:
+            node.forgive(owner)
+        return sorted(unpaid, key=lambda node: node.name)
+
+    def unlock(self, node: Node, owner: str | None) -> bool:
+        """Gives one lock of the node back; False if there is none."""
+        unlocked = node.unlock(owner)
+        if owner is not None and owner not in node.locks:
+            nodes = self._locked_by.get(owner)
+            if nodes is not None:
+                nodes.discard(node)
+                if not nodes:
+                    del self._locked_by[owner]
+        return unlocked
+
+    def forget_bare(self, node: Node) -> bool:
+        """Forgets a node of which nothing is known but its name."""
+        known = node.slots or node.locks or node.children or node.inserted or node.parent or node.split_from
+        if known or self._nodes.get(node.name) is not node:
+            return False
+        del self._nodes[node.name]
+        return True

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from operator import index
+
 import numpy as np
 
 from .batches import Batches
 from .clocks import Clocks
 from .encoding import STACK_BITS
 from .errors import EventError
-from .events import Event, Pool
+from .events import POOL_KINDS, Event, Pool
 from .history import History
 from .holders import Holder, Holders
 from .nodes import Node, Nodes
@@ -53,6 +55,16 @@ class State:
         """Declares a pool; raises EventError if it exists."""
         if event.pool in self.pools:
             raise EventError(f"pool {event.pool!r} is declared twice; use 'reset' to empty it")
+        try:
+            size, page = index(event.size), index(event.page)
+        except TypeError:
+            raise EventError(f"size {event.size!r} and page {event.page!r} of a pool must be integers") from None
+        if event.kind not in POOL_KINDS:
+            raise EventError(f"pool kind {event.kind!r} is none of {', '.join(POOL_KINDS)}")
+        if not 0 < size < 1 << 31 or not 0 < page <= size:
+            raise EventError(f"size {size} and page {page} make no pool")
+        if event.reserved.size and not 0 <= int(event.reserved.min()) <= int(event.reserved.max()) < size:
+            raise EventError(f"reserved slots must lie in 0..{size - 1}")
         pool = PoolShadow(len(self.by_number), event)
         self.pools[event.pool] = pool
         self.by_number.append(pool)

@@ -24,7 +24,7 @@ class Lease:
     past: Horizon
 
 
-KEPT_TRANSFERS = 16_384  # transfers kept open; an engine that never says they end must not make this grow
+KEPT_LEASES = 4096  # leases kept open; an engine that never says that transfers end must not make this grow
 
 
 class Transfers:
@@ -32,14 +32,15 @@ class Transfers:
 
     def __init__(self) -> None:
         self._open: dict[str, list[Lease]] = {}
+        self._count = 0
         self.dropped = 0
 
     def begin(self, lease: Lease) -> None:
         """Opens a lease; one transfer may open several."""
         self._open.setdefault(lease.xfer, []).append(lease)
-        if len(self._open) > KEPT_TRANSFERS:
-            self.end(next(iter(self._open)))
-            self.dropped += 1
+        self._count += 1
+        while self._count > KEPT_LEASES:
+            self.dropped += len(self.end(next(iter(self._open))))
         lease.pool.tenancy[lease.slots] |= LEASED
 
     def drop(self, pool: PoolShadow, slots: Slots) -> None:
@@ -51,6 +52,7 @@ class Transfers:
     def end(self, xfer: str) -> list[Lease]:
         """Closes the transfer's leases and returns them."""
         closed = self._open.pop(xfer, [])
+        self._count -= len(closed)
         for lease in closed:
             lease.pool.tenancy[lease.slots] &= ~LEASED
         for pool in {lease.pool for lease in closed}:

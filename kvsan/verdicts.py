@@ -106,6 +106,9 @@ class Verdicts:
                 self._join(cause, event, violation)
         for pool, slots in taken:  # what is taken wrongly begins a tenancy too, which no earlier finding concerns
             self.new_tenancy(pool, np.unique(slots // pool.page))
+            for slot in slots.tolist() if pool.doubled else ():  # unless it was bound to be, since a double free
+                if slot in pool.doubled:
+                    pool.blamed[slot // pool.page] = pool.doubled.pop(slot)
         if not fresh:
             return
         finding = self._narrate(state, event, fresh[0])
@@ -163,7 +166,7 @@ class Verdicts:
             return {}
         known = {slot: pool.blamed[slot // pool.page] for slot in slots.tolist() if slot // pool.page in pool.blamed}
         if kind == "double_alloc" and pool.doubled:
-            known |= {slot: pool.doubled.pop(slot) for slot in slots.tolist() if slot in pool.doubled}
+            known |= {slot: pool.doubled[slot] for slot in slots.tolist() if slot in pool.doubled}
         return known
 
     def _blame(self, finding: Finding, violation: Violation) -> None:
@@ -174,12 +177,16 @@ class Verdicts:
                 pool.doubled.update(dict.fromkeys(slots.tolist(), finding))
         if violation.node is not None:
             self._nodes.setdefault(violation.node, finding)
+            if len(self._nodes) > self.KEPT_FINDINGS:
+                del self._nodes[next(iter(self._nodes))]
 
     def _join(self, finding: Finding, event: Event, violation: Violation) -> None:
         self._blame(finding, violation)
         pool = violation.pool.name if violation.pool is not None else None
         joined = Joined(violation.kind, event.at, pool, tuple(violation.slots.tolist()), violation.owner or event.owner)
         kept = self.joined.setdefault(f"{finding.at}:{finding.token}", [])
+        if len(self.joined) > self.KEPT_FINDINGS:
+            del self.joined[next(iter(self.joined))]
         if len(kept) < self.KEPT_JOINED:
             kept.append(joined)
         self.on_joined(finding, joined)

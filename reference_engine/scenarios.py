@@ -71,7 +71,7 @@ def _retracted_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenari
     step = rng.randint(3, 8)
     held = 16 * rng.randint(1, 2)
     prompt = 16 * rng.randint(1, 3)
-    rest = SamplingParams(page + 20, ignore_eos=True)
+    rest = SamplingParams(12, ignore_eos=True)
     arrivals = [
         Arrival(0, "a", random_text(rng, held - step + 1), rest),
         Arrival(0, "b", random_text(rng, held - step + 1), rest),

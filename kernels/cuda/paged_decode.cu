@@ -33,11 +33,11 @@ void launch(const Arguments& a, const DecodeShape& s) {
 
 template <typename T>
 void launch_for_dim(const Arguments& a, const DecodeShape& s) {
-    const int dim = std::max(s.dim, s.v_dim);
-    if (dim <= 1 * kWarpSize) return launch<T, 1>(a, s);
-    if (dim <= 2 * kWarpSize) return launch<T, 2>(a, s);
-    if (dim <= 4 * kWarpSize) return launch<T, 4>(a, s);
-    return launch<T, 8>(a, s);
+    if (std::max(s.dim, s.v_dim) <= 4 * kWarpSize) {
+        launch<T, 4>(a, s);
+    } else {
+        launch<T, 8>(a, s);
+    }
 }
 
 }  // namespace

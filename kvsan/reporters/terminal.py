@@ -23,10 +23,17 @@ def render(report: Report, console: Console, *, root: str = "", exit_status: int
     lay_out(report, console.width, terminal=console.is_terminal, root=root, exit_status=exit_status).print(console)
 
 
+class _Console(Console):
+    """A console that leaves it to the command what a closed pipe means; rich would end the process with status 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console_for(stream: TextIO) -> Console:
     """A console for `render` on the stream: as wide as the terminal, 100 columns and without colour elsewhere."""
     is_terminal = stream.isatty()
-    return Console(file=stream, width=None if is_terminal else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+    return _Console(file=stream, width=None if is_terminal else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
 
 
 def lay_out(

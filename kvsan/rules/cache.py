@@ -133,9 +133,14 @@ def _evict_node(state: State, event: Evict, name: str) -> None:
     for pool, slots in leaving:
         _give_back(state, event, pool, slots)
     node.slots.clear()
+    node.inserted.clear()
+    above = node.parent
+    node.split_from = None
     state.nodes.drop(node)
     if state.nodes.find(name) is None:
         state.holders.retire(node.holder)
+    if above is not None and state.nodes.forget_bare(above):
+        state.holders.retire(above.holder)
 
 
 def _evict_slots(state: State, event: Evict, pool: PoolShadow, named: Slots) -> None:
@@ -270,5 +275,7 @@ def lock(state: State, event: Lock) -> None:
 def unlock(state: State, event: Unlock) -> None:
     """`lock_underflow`: unlocks do not outnumber locks."""
     node = state.nodes.find(event.node)
-    if node is None or not node.unlock(event.owner):
+    if node is None or not state.nodes.unlock(node, event.owner):
         state.report(event, [Violation("lock_underflow", node=event.node, owner=event.owner)])
+    if node is not None and state.nodes.forget_bare(node):
+        state.holders.retire(node.holder)

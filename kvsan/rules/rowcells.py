@@ -214,7 +214,8 @@ def _bad_cells(table: PoolShadow, row: Row, begin: int, end: int) -> list[Violat
 def launch(state: State, event: Launch) -> None:
     """The batch runs on the event's agent and reads the slots that it captured."""
     batch = state.batches.touch(event.batch, state.clocks)
-    batch.launches.append((state.clocks.agent, event.at))
+    agent = state.clocks.agent  # who sees an agent's last launch has seen those before it
+    batch.launches = [*(launch for launch in batch.launches if launch[0] != agent), (agent, event.at)]
     if not state.watch_data:
         return
     violations: list[Violation] = []

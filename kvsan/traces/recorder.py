@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import BinaryIO, TextIO
 
 import pluggy
 
@@ -31,18 +32,15 @@ class Recorder:
         self._site_of = site_of
         self._queue: SimpleQueue[Event | None] = SimpleQueue()
         self._ended = ""
+        self._stream: TextIO | BinaryIO
         self._writer: TextWriter | BinaryWriter
         header = {"engine": "", "title": f"process {os.getpid()}"}
         if path.endswith(".jsonl"):
-            self._text = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
-            self._writer, self._flush, self._close = (
-                TextWriter(self._text, **header),
-                self._text.flush,
-                self._text.close,
-            )
+            text = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
+            self._stream, self._writer = text, TextWriter(text, **header)
         else:
-            stream = open(path, "wb")  # noqa: SIM115 (closed by `close`)
-            self._writer, self._flush, self._close = BinaryWriter(stream, **header), stream.flush, stream.close
+            binary = open(path, "wb")  # noqa: SIM115 (closed by `close`)
+            self._stream, self._writer = binary, BinaryWriter(binary, **header)
         self._thread = threading.Thread(target=self._run, name="kvsan-recorder", daemon=True)
         self._thread.start()
         os.register_at_fork(after_in_child=self._after_fork)
@@ -58,11 +56,12 @@ class Recorder:
 
     def close(self) -> list[str]:
         """Writes what waits and closes the file; returns sentences that a person must read."""
-        notes = [self._ended] if self._ended else []
-        self._ended = self._ended or "closed"
+        ended, self._ended = self._ended, self._ended or "closed"
         self._queue.put(None)
         self._thread.join(5.0)
-        return notes
+        if self._thread.is_alive() and not ended:
+            return [f"{self.path}: recording ended early, because the disk was too slow"]
+        return [self._ended] if self._ended not in ("closed", "forked") else []
 
     def _run(self) -> None:
         try:
@@ -70,24 +69,29 @@ class Recorder:
                 try:
                     event = self._queue.get(timeout=0.2)
                 except Empty:
-                    self._flush()
+                    self._stream.flush()
                     continue
                 if event is None:
                     return
                 if event.site is None and event.stack:
                     event.site = self._site_of(event.stack)
                 self._writer.write(event)
-        except (OSError, ValueError) as error:
+        except Exception as error:
             self._ended = f"{self.path}: recording ended: {error}"
         finally:
             try:
-                self._close()
+                self._stream.close()
             except OSError as error:
                 self._ended = f"{self.path}: recording ended: {error}"
 
     def _after_fork(self) -> None:
-        """The writing thread exists in the parent alone, and so does the file's story."""
+        """The writing thread exists in the parent alone, and so does the file's story: what waits in this copy of the
+        buffer must not be written a second time when this process ends."""
         self._ended = "forked"
+        if not self._stream.closed:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._stream.fileno())
+            os.close(null)
 
 
 def _add_hooks() -> None:

@@ -11,10 +11,9 @@ from typing import Any, BinaryIO, TextIO
 import numpy as np
 
 from ..errors import TraceError
-from ..events import EVENT_BY_OP, Event, as_slots
+from ..events import EVENT_BY_OP, POOL_KINDS, Event, as_slots
 
 VERSION = 1
-POOL_KINDS = ("row", "kv", "state", "host", "staging")
 MAX_SLOTS = 1 << 31
 MAX_POOL = 1 << 27  # more than any machine holds; the shadow of a pool takes memory for every slot
 MAX_CELL = 1 << 26  # longer than any context; a row takes memory up to its last cell

@@ -40,10 +40,10 @@ def test_hundreds_of_mixed_requests_get_the_right_tokens(page_size: int, start_s
         *("--page-size", str(page_size), "--rows", "6", "--kv-tokens", "512", "--chunked-prefill-size", "32"),
         *("--mixed-chunk", "--schedule-policy", "random", "--seed", "7"),
     )
-    arrivals = random_workload(page_size, 200)
+    arrivals = random_workload(page_size, 150)
     verdicts = judge(send(served.client, arrivals, concurrency=12), arrivals, oracle, max_input=250)
     assert verdicts["wrong"] == verdicts["failed"] == 0, verdicts
-    assert verdicts["right"] > 150 and verdicts["aborted"] > 5, verdicts
+    assert verdicts["right"] > 110 and verdicts["aborted"] > 5, verdicts
     totals = wait_until_empty(served)
     assert totals["kv_available"] + totals["kv_evictable"] == totals["kv_tokens"]
     assert served.stop() == 0

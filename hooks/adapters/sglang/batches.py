@@ -12,7 +12,7 @@ Reading = Generator[None, Any, None]
 
 def iteration(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Reading:
     """`get_next_batch_to_run`: the iteration before is over, if anything happened in it."""
-    if watch.san.events != watch.events_at_step:
+    if watch.san.events not in (watch.events_at_step, watch.events_at_idle):
         watch.san.step()
         watch.events_at_step = watch.san.events
     yield
@@ -119,7 +119,7 @@ def fully_idle(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Readi
         watch.san.idle()
         watch.san.count(ROWS, available=len(watch.rows.free_slots), total=int(watch.rows.size))
         watch.check()
-        watch.events_at_idle = watch.san.events + (1 if watch.slots else 0)  # the totals follow
+        watch.events_at_idle = watch.san.events
 
 
 def totals(
@@ -134,7 +134,10 @@ def totals(
 ) -> Reading:
     """`_check_pool_invariant`: the numbers that the engine's own check adds up."""
     yield
-    if pool_name == "full" and watch.slots:
+    claimed = (available, evictable, protected, session_held, total)
+    quiet = watch.san.events == watch.events_at_idle
+    if pool_name == "full" and watch.slots and not (quiet and claimed == watch.claimed):
+        watch.claimed = claimed
         watch.san.count(
             KV,
             available=int(available),
@@ -143,3 +146,5 @@ def totals(
             session=int(session_held),
             total=int(total),
         )
+        if quiet:  # an idle loop that comes by here again has nothing new to tell
+            watch.events_at_idle = watch.san.events

@@ -79,6 +79,8 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
         if allocator.available_size() - before != pages.size * watch.page:
             again, lost = _difference(watch, allocator, lists, pages)
     told = slots[~np.isin(slots // watch.page, lost // watch.page)] if lost.size and not evicting else slots
+    nodes = watch.node_of[lost] if lost.size and evicting else NONE
+    names = {number: watch.nodes[number] or "?" for number in np.unique(nodes).tolist()}
     if evicting:
         evict(watch, told)
     elif told.size:
@@ -86,10 +88,10 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
         if watch.group is not None:
             watch.group_slots.append(told)
             watch.group_owner.append(owner)
-    if evicting and lost.size:
-        _lose(watch, lost, "evicted")
+    for number, name in names.items():
+        _lose(watch, lost[nodes == number], f"evicted from node {name}")
     if again.size:
-        watch.san.free(KV, again, owner=owner)
+        watch.san.free(KV, again, owner="eviction" if evicting else owner)
 
 
 def evict(watch: Watch, slots: Slots) -> None:

@@ -120,11 +120,14 @@ def dec_lock_ref(watch: Watch, tree: Any, node: Any, *args: Any, **kwargs: Any) 
     if tree is watch.tree and not tree.disable:
         name = node_name(node)
         left = watch.node_locks.get(name, 0) - 1
+        watch.san.unlock(node=name, owner=watch.actor())
         if left > 0:
             watch.node_locks[name] = left
-        else:
-            watch.node_locks.pop(name, None)
-        watch.san.unlock(node=name, owner=watch.actor())
+            return
+        watch.node_locks.pop(name, None)
+        if watch.node_slots.get(name, 0) <= 0:  # nothing more is known of it: it must not be remembered for ever
+            watch.san.evict(node=name)
+            watch.forget_node(name)
 
 
 def admit(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:

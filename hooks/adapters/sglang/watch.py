@@ -75,6 +75,7 @@ class Watch:
         self.groups = 0
         self.events_at_step = -1
         self.events_at_idle = -1
+        self.claimed: tuple[int, ...] = ()
         self.batch: str | None = None
         self.launched = True
         self.found: list[Resolved] = []

@@ -25,10 +25,10 @@ def post(port: int, path: str, body: dict[str, Any], timeout: float = SECONDS) -
         return text
 
 
-def body(number: int) -> dict[str, Any]:
-    """Request `number`: five prefix lengths, four ends, seven output lengths; every ninth will be aborted."""
+def body(number: int, ends: int) -> dict[str, Any]:
+    """Request `number`: five prefix lengths, `ends` ends, seven output lengths; every ninth will be aborted."""
     result: dict[str, Any] = {
-        "text": PREFIX[: 60 + (number % 5) * 40] + f" q{number % 4}",
+        "text": PREFIX[: 60 + (number % 5) * 40] + f" {number % ends} is the end",
         "sampling_params": {
             "max_new_tokens": 20 + (number % 7) * 20,
             "temperature": 0.8 if number % 2 else 0,
@@ -40,14 +40,20 @@ def body(number: int) -> dict[str, Any]:
     return result
 
 
-def run(port: int, count: int, *, pause: float = 0.01) -> tuple[int, list[str]]:
-    """Sends `count` requests at once, aborts some; how many were answered, and the errors."""
+def warm_up(port: int) -> None:
+    """Puts the common prefix into the cache."""
+    post(port, "/generate", {"text": PREFIX, "sampling_params": {"max_new_tokens": 1}})
+
+
+def run(port: int, count: int, *, pause: float = 0.01, ends: int = 4) -> tuple[int, list[str]]:
+    """Sends `count` requests at once, aborts some; how many were answered, and the errors. With few `ends` there are
+    equal prompts, which are computed side by side and published twice."""
     done: list[Any] = []
     errors: list[str] = []
 
     def one(number: int) -> None:
         try:
-            done.append(post(port, "/generate", body(number)))
+            done.append(post(port, "/generate", body(number, ends)))
         except Exception as error:
             errors.append(f"{number}: {error!r}")
 

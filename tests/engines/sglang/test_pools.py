@@ -1,4 +1,4 @@
-"""SGLang's own pools and allocators under the adapter's probes, without a server: what cannot be met there, and fast."""
+"""SGLang's own pools and allocators under the adapter's probes: without a server, what cannot be met there, fast."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
-from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
-from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-
 from kvsan.hooks.adapters.probes import install
 from kvsan.hooks.adapters.sglang.table import PROBES
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing, Watch
 from kvsan.hooks.sanitizer import Sanitizer
+from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
 SIZE = 64
 
