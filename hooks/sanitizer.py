@@ -134,12 +134,12 @@ class Sanitizer(Operations):
         """A plugin that failed hears of no further event; the tracker gives up single rules on its own."""
         where, what = f"{event.op} (event {event.at})", f"{type(error).__name__}: {error}"
         plugin = getattr(call, "__self__", None)
-        if plugin is self.tracker:
-            self._tell_failure(Failure(where, what, "this event was not taken"))
-            return
         through_pluggy = plugin is None
         if through_pluggy:
             plugin = self._to_blame(event, error)
+        if plugin is self.tracker:
+            self._tell_failure(Failure(where, what, "this event was not taken"))
+            return
         name = self.manager.get_name(plugin) or type(plugin).__name__
         if self.manager.is_registered(plugin):
             self.manager.unregister(plugin)

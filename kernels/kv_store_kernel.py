@@ -29,13 +29,14 @@ def store_kv_kernel(  # type: ignore[no-untyped-def]
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
     element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    # A scalar condition goes into the bounds: as part of a mask the interpreter would make it an integer.
     stored = (slot >= 0) & (slot < num_slots)
 
-    in_key = stored & (element < k_width)
+    in_key = element < tl.where(stored, k_width, 0)
     key = tl.load(keys + token * k_width + element, mask=in_key)
     tl.store(k_pool + slot * k_stride + element, key, mask=in_key)
 
-    in_value = stored & (element < v_width)
+    in_value = element < tl.where(stored, v_width, 0)
     value = tl.load(values + token * v_width + element, mask=in_value)
     tl.store(v_pool + slot * v_stride + element, value, mask=in_value)
 

@@ -26,12 +26,13 @@ def copy_states_kernel(  # type: ignore[no-untyped-def]
     lane = tl.program_id(0)
     source = tl.load(sources + lane).to(tl.int64)
     target = tl.load(targets + lane).to(tl.int64)
-    copied = tl.load(mask + lane).to(tl.int1) & (source != target)
+    copied = (tl.load(mask + lane) != 0) & (source != target)
     copied = copied & (source >= 0) & (source < num_slots) & (target >= 0) & (target < num_slots)
+    # A scalar condition goes into the bounds: as part of a mask the interpreter would make it an integer.
     element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    copied = copied & (element < width)
-    state = tl.load(states + source * stride + element, mask=copied)
-    tl.store(states + target * stride + element, state, mask=copied)
+    inside = element < tl.where(copied, width, 0)
+    state = tl.load(states + source * stride + element, mask=inside)
+    tl.store(states + target * stride + element, state, mask=inside)
 
 
 AHEAD = (

@@ -12,7 +12,7 @@ BLOCK_C = 64
 """Channels of one program; a channel needs nothing of another."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _step(  # type: ignore[no-untyped-def]
     h,
     token,
@@ -72,19 +72,22 @@ def selective_scan_kernel(  # type: ignore[no-untyped-def]
     element = channel[:, None] * lanes + lane[None, :]
     inside = (channel < channels)[:, None] & (lane < lanes)[None, :]
     # The host cannot check slots that live on the GPU without waiting for it, so one that is not there is left alone.
-    kept = (slot >= 0) & (slot < num_slots)
-    loaded = kept & (tl.load(fresh + request).to(tl.int1) == 0)
+    # A scalar condition goes into the bounds: as part of a mask the interpreter would make it an integer.
+    kept_channels = tl.where((slot >= 0) & (slot < num_slots), channels, 0)
+    loaded_channels = tl.where(tl.load(fresh + request) != 0, 0, kept_channels)
+    kept = (channel < kept_channels)[:, None] & (lane < lanes)[None, :]
+    loaded = (channel < loaded_channels)[:, None] & (lane < lanes)[None, :]
 
     rates = tl.load(decay + element, mask=inside, other=0.0)
     straight = tl.load(skip + channel, mask=channel < channels, other=0.0)
     # A masked lane must come out as 0 whatever a fresh slot holds, not as its content times 0.
-    h = tl.load(states + slot * state_stride + element, mask=inside & loaded, other=0.0)
+    h = tl.load(states + slot * state_stride + element, mask=loaded, other=0.0)
     token = begin
     # Not `range` with a bound from memory: Triton 3.6 cannot interpret that with NumPy 2.4 and newer.
     while token < end:
         h = _step(h, token, x, delta, b, c, rates, straight, y, channel, lane, channels, lanes)
         token += 1
-    tl.store(states + slot * state_stride + element, h, mask=inside & kept)
+    tl.store(states + slot * state_stride + element, h, mask=kept)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -112,7 +115,8 @@ def state_update_kernel(  # type: ignore[no-untyped-def]
     lane = tl.arange(0, BLOCK_N)
     element = channel[:, None] * lanes + lane[None, :]
     inside = (channel < channels)[:, None] & (lane < lanes)[None, :]
-    kept = inside & (slot >= 0) & (slot < num_slots)
+    kept_channels = tl.where((slot >= 0) & (slot < num_slots), channels, 0)
+    kept = (channel < kept_channels)[:, None] & (lane < lanes)[None, :]
 
     rates = tl.load(decay + element, mask=inside, other=0.0)
     straight = tl.load(skip + channel, mask=channel < channels, other=0.0)

@@ -45,6 +45,8 @@ class Clocks:
         known = self._ids.get(name)
         if known is not None:
             return known
+        if not isinstance(name, str):
+            raise EventError(f"an agent's name must be a string, not {name!r}")
         number = len(self.names)
         if number > AGENT_MASK:
             raise EventError(f"more than {AGENT_MASK + 1} agents (the last is {name!r}): use one name for each stream")

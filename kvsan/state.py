@@ -47,7 +47,7 @@ class State:
         """The pool; raises EventError if no `pool` event declared it."""
         try:
             return self.pools[name]
-        except KeyError:
+        except (KeyError, TypeError):
             known = ", ".join(self.pools) or "none"
             raise EventError(f"pool {name!r} was never declared by a 'pool' event (declared: {known})") from None
 

@@ -33,14 +33,15 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One place: `where` is "module:function" or "module:Class.method"; `events` are the operations it gives, `lost`
-    is what kvsan cannot see without it, and `until` says of an `older` release's place that it is normal not to be
-    there."""
+    """One place: `where` is "module:function" or "module:Class.method"; `events` are the operations it gives, `lost` is
+    what kvsan cannot see without it. Without a `needed` one sound engines would be accused, so that nothing is watched;
+    `older` places belong to other releases, and may be missing without any loss."""
 
     where: str
     events: str
     read: Reader
     lost: str
+    needed: bool = True
     older: bool = False
 
 

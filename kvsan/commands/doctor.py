@@ -23,8 +23,9 @@ class Doctor:
     """Say which of kvsan's probes find their place in the installed engine.
 
     Imports the engine's modules, but starts nothing. A probe that finds nothing
-    costs what its line says; places of older releases may be missing without
-    any loss. Exit status: 0 nothing is lost, 1 something is.
+    costs what its line says; without one that is NEEDED kvsan watches nothing,
+    rather than accuse a sound engine; places of other releases may be missing
+    without any loss. Exit status: 0 nothing is lost, 1 something is.
     """
 
     name = "doctor"
@@ -69,7 +70,9 @@ def _examine(engine: str) -> int:
 
 
 def _word(each: Resolved) -> str:
-    return "ok" if each.found else "older" if each.probe.older else "LOST"
+    if each.found or each.probe.older:
+        return "ok" if each.found else "older"
+    return "NEEDED" if each.probe.needed else "lost"
 
 
 def _device() -> str:

@@ -18,18 +18,21 @@ HEADS = {
     "all share one": {"q_heads": 20, "heads": 1, "dim": 128, "v_dim": 72},
     "largest": {"q_heads": 1, "heads": 1, "dim": 256, "v_dim": 256},
 }
-LENGTHS = [[], [1], [0], [33, 1, 32, 0, 31, 64, 100], [160, 2]]
+BATCH = [33, 1, 0, 64]
+CASES = [
+    *(("the engine's", lengths, torch.float32) for lengths in ([], [1], [0], [31, 32, 160], BATCH)),
+    *((heads, BATCH, torch.float32) for heads in ("grouped", "odd", "all share one", "largest")),
+    *((heads, BATCH, dtype) for heads in ("odd", "all share one") for dtype in (torch.float16, torch.bfloat16)),
+]
 
 
 def exact(rows: Rows, queries: torch.Tensor, scale: float) -> torch.Tensor:
     return decode_attention_reference(queries, rows.k_pool, rows.v_pool, rows.table, rows.rows, rows.lens, scale)
 
 
-@pytest.mark.parametrize("dtype", ERROR, ids=str)
-@pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize(("heads", "lengths", "dtype"), CASES, ids=str)
 def test_agrees_with_float64(
-    lengths: list[int], heads: str, dtype: torch.dtype, device: torch.device, backend: Backend
+    heads: str, lengths: list[int], dtype: torch.dtype, device: torch.device, backend: Backend
 ) -> None:
     rows = Rows(lengths, dtype=dtype, **HEADS[heads])
     queries = rows.normal(len(lengths), rows.q_heads, rows.dim)
@@ -41,7 +44,7 @@ def test_agrees_with_float64(
         assert same_bits(now, before)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_agrees_with_float64_on_random_shapes(seed: int, device: torch.device, backend: Backend) -> None:
     draw = torch.Generator().manual_seed(seed)
 

@@ -15,14 +15,14 @@ HEADS = {
     "the engine's": {"q_heads": 2, "heads": 2, "dim": 8, "v_dim": 8},
     "grouped": {"q_heads": 8, "heads": 2, "dim": 64, "v_dim": 64},
     "odd": {"q_heads": 6, "heads": 2, "dim": 24, "v_dim": 40},
-    "all share one": {"q_heads": 40, "heads": 1, "dim": 128, "v_dim": 72},
+    "all share one": {"q_heads": 9, "heads": 1, "dim": 128, "v_dim": 72},
 }
 # Prefix lengths and new lengths of a batch's requests.
 LENGTHS = {
     "empty": ([], []),
     "one token": ([0], [1]),
     "no prefix": ([0, 0], [33, 32]),
-    "prefixes": ([31, 0, 33, 100], [1, 70, 32, 5]),
+    "prefixes": ([31, 0, 33], [1, 40, 32]),
     "nothing new": ([10, 4, 0], [0, 3, 0]),
 }
 
@@ -49,11 +49,17 @@ class Extend(Rows):
         return extend_attention_reference(self.queries, *pools, self.offsets, self.prefix_lens, scale or self.dim**-0.5)
 
 
-@pytest.mark.parametrize("dtype", ERROR, ids=str)
-@pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("lengths", LENGTHS)
+CASES = [
+    *(("the engine's", lengths, torch.float32) for lengths in LENGTHS),
+    *((heads, "prefixes", torch.float32) for heads in ("grouped", "odd")),
+    ("odd", "prefixes", torch.float16),
+    ("all share one", "prefixes", torch.bfloat16),
+]
+
+
+@pytest.mark.parametrize(("heads", "lengths", "dtype"), CASES, ids=str)
 def test_agrees_with_float64(
-    lengths: str, heads: str, dtype: torch.dtype, device: torch.device, backend: Backend
+    heads: str, lengths: str, dtype: torch.dtype, device: torch.device, backend: Backend
 ) -> None:
     extend = Extend(*LENGTHS[lengths], dtype=dtype, **HEADS[heads])
     out = extend.computed(device, backend)
@@ -61,7 +67,7 @@ def test_agrees_with_float64(
     assert relative_error(out, extend.exact()) <= ERROR[dtype]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_agrees_with_float64_on_random_shapes(seed: int, device: torch.device, backend: Backend) -> None:
     draw = torch.Generator().manual_seed(seed)
 
@@ -70,8 +76,8 @@ def test_agrees_with_float64_on_random_shapes(seed: int, device: torch.device, b
 
     heads, batch = number(1, 3), number(1, 4)
     extend = Extend(
-        [number(0, 80) * number(0, 1) for _ in range(batch)],
-        [number(0, 80) for _ in range(batch)],
+        [number(0, 40) * number(0, 1) for _ in range(batch)],
+        [number(0, 40) for _ in range(batch)],
         q_heads=heads * number(1, 5),
         heads=heads,
         dim=number(1, 70),
@@ -87,7 +93,7 @@ def test_more_query_tiles_than_programs(
 ) -> None:
     if backend is not Backend.TORCH:
         monkeypatch.setattr("kvsan.kernels.attention_kernel.MAX_PROGRAMS_PER_REQUEST", 2)
-    extend = Extend([3, 0], [150, 97], q_heads=8)
+    extend = Extend([3], [75], q_heads=8, heads=1)
     assert relative_error(extend.computed(device, backend), extend.exact()) <= ERROR[torch.float32]
 
 

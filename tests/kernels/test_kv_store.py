@@ -40,9 +40,14 @@ class Store:
         return k_pool, v_pool
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("slots", [[], [5], [3, 11, 0, 7], [-1, 4, -3], [-1, -1]], ids=str)
-@pytest.mark.parametrize("shape", [(2, 8, 8), (3, 24, 40), (8, 192, 128)], ids=str)
+CASES = [
+    *((slots, (2, 8, 8), torch.float32) for slots in ([], [5], [-1, 4, -3], [-1, -1])),
+    *(([3, 11, 0, 7], (3, 24, 40), dtype) for dtype in DTYPES),
+    ([-1, 2, 9], (8, 192, 128), torch.float16),
+]
+
+
+@pytest.mark.parametrize(("slots", "shape", "dtype"), CASES, ids=str)
 def test_stores_each_token_in_its_slot_and_nothing_else(
     slots: list[int], shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, backend: Backend
 ) -> None:

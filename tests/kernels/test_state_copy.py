@@ -29,9 +29,13 @@ LANES = {
 }
 
 
-@pytest.mark.parametrize("shape", [(9, 16), (9, 2, 3, 5), (9, 3000)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("lanes", LANES)
+CASES = [
+    *((lanes, (9, 16), torch.float32) for lanes in LANES),
+    *(("negative", shape, dtype) for shape in ((9, 2, 3, 5), (9, 3000)) for dtype in (torch.float32, torch.bfloat16)),
+]
+
+
+@pytest.mark.parametrize(("lanes", "shape", "dtype"), CASES, ids=str)
 def test_copies_the_lanes_of_the_mask_and_nothing_else(
     lanes: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, backend: Backend
 ) -> None:

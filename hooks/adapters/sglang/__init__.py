@@ -17,6 +17,7 @@ from .watch import KV, ROWS, Watch
 
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
 """The allocators whose slots are followed; others have maps and moves that are not read yet."""
+PLAIN_ROWS = ("ReqToTokenPool", "HybridReqToTokenPool")
 
 _watch: Watch | None = None
 _found: list[Resolved] = []
@@ -53,10 +54,18 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.kv = scheduler.token_to_kv_pool_allocator
     watch.tree = scheduler.tree_cache
     watch.page = int(watch.kv.page_size)
+    if type(watch.rows).__name__ not in PLAIN_ROWS:
+        watch.give_up(f"the rows of a {type(watch.rows).__name__} are not followed yet")
+        return
+    if str(getattr(scheduler.disaggregation_mode, "value", "null")) != "null":
+        watch.give_up("rows and slots that other servers fill are not followed yet")
+        return
     device = str(scheduler.device).partition(":")[0]
-    found = install(stream_probes(device), watch)
-    _found.extend(found)
+    _found.extend(install(stream_probes(device), watch))
+    if not _in_place(watch):
+        return
     watch.name_streams()
+    watch.records = bool(scheduler.spec_algorithm.is_none())
     watch.slots = _can_read_slots(watch, device)
     san = watch.san
     san.pool(ROWS, kind="row", size=int(watch.rows.size) + 1, reserved=[0])
@@ -66,30 +75,55 @@ def _begin(watch: Watch, scheduler: Any) -> None:
         watch.node_of = np.zeros(size, np.int64)
     else:
         san.pool(KV, kind="kv", size=1, reserved=[0])
-    for each in _found:
-        if not each.found and not each.probe.older:
-            watch.complain("SGLang adapter", each.error, f"not seen: {each.probe.lost} ({each.probe.events})")
     watch.found = _found
     watch.blind = False
     watch.check()
+
+
+def _in_place(watch: Watch) -> bool:
+    """Did every probe find its place that sound servers would be accused without? What is missing is told."""
+    lost = [each for each in _found if not each.found and not each.probe.older]
+    for each in lost:
+        watch.complain("SGLang adapter", each.error, f"not seen: {each.probe.lost} ({each.probe.events})")
+    if any(each.probe.needed for each in lost):
+        watch.give_up("this release of SGLang lacks places that kvsan must see; kvsan doctor sglang names them")
+        return False
+    return True
 
 
 def _can_read_slots(watch: Watch, device: str) -> bool:
     """Lowers the level to `rows` where slots cannot be followed, and says why."""
     if watch.san.options.level == "rows":
         return False
-    kind = type(watch.kv).__name__
-    if device != "cpu":
-        why = f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
-    elif kind not in PLAIN:
-        why = f"the slots of a {kind} are not followed yet"
-    elif int(watch.kv.available_size()) != int(watch.kv.size) // watch.page * watch.page:
-        why = "slots were handed out before the scheduler was ready"
-    else:
+    why = _obstacle(watch, device)
+    if why is None:
         return True
     watch.note(f"SGLang: only rows are watched, not token slots: {why}.")
     watch.san.watch_rows_only()
     return False
 
 
-__all__ = ["attach", "begin"]
+def _obstacle(watch: Watch, device: str) -> str | None:
+    """Why slots cannot be followed. What was not seen to be silent on a sound server is not judged by guesswork."""
+    scheduler, allocator, tree = watch.scheduler, watch.kv, type(watch.tree).__name__
+    if device != "cpu":
+        return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
+    if type(allocator).__name__ not in PLAIN:
+        return f"the slots of a {type(allocator).__name__} are not followed yet"
+    if tree != "UnifiedRadixCache":
+        return f"what a {tree} holds is not followed yet"
+    if type(watch.rows).__name__ != "ReqToTokenPool":
+        return "recurrent states are not followed yet"
+    if allocator.page_size != watch.tree.page_size:
+        return "the allocator's pages are larger than the cache's"
+    if not scheduler.spec_algorithm.is_none():
+        return "the writes of speculative decoding are not followed yet"
+    if getattr(scheduler, "enable_hierarchical_cache", False) or getattr(watch.tree, "linker", None) is not None:
+        return "the host tier is not followed yet"
+    if getattr(scheduler, "dllm_config", None) is not None:
+        return "block diffusion is not followed yet"
+    if getattr(scheduler.model_config, "is_encoder_decoder", False):
+        return "encoder slots are not followed yet"
+    if int(allocator.available_size()) != int(allocator.size) // watch.page * watch.page:
+        return "slots were handed out before the scheduler was ready"
+    return None

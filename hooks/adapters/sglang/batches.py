@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from typing import Any
 
+from .rows import tell_record
 from .watch import KV, ROWS, Doing, Watch
 
 Reading = Generator[None, Any, None]
@@ -48,6 +50,9 @@ def _launch(watch: Watch, batch: Any) -> None:
     for req, row, length in zip(batch.reqs, rows, lengths, strict=False):
         watch.san.capture(ROWS, batch=name, row=int(row), upto=int(length), owner=str(req.rid), agent=agent)
     watch.san.launch(batch=name, agent=agent)
+    if batch.forward_mode.is_extend():  # after the captures, which say more about a row that lacks something
+        for req in batch.reqs:
+            tell_record(watch, req.kv, watch.owner_of(req))
     if watch.san.data and batch.out_cache_loc is not None:
         watch.san.write(KV, watch.ids(batch.out_cache_loc), batch=name, agent=agent)
 
@@ -87,6 +92,21 @@ def wait_event(watch: Watch, stream: Any, event: Any) -> Reading:
     yield
 
 
+def event_wait(watch: Watch, event: Any, stream: Any = None) -> Reading:
+    """`event.wait(stream=None)`: the current stream waits, where none is named."""
+    watch.san.wait(event=_event(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
+    yield
+
+
+def barrier(watch: Watch, scheduler: Any) -> Reading:
+    """`_apply_war_barrier`: where it is on, the scheduler's stream waits until the forward has read the shared tables.
+    The mark it waits for may be recorded inside a device graph, where no probe sees it; so its meaning is told."""
+    yield
+    if scheduler is watch.scheduler and scheduler._war_barrier_enabled:
+        watch.san.record(event="shared reads", agent=watch.stream_name(scheduler.forward_stream))
+        watch.san.wait(event="shared reads", agent=watch.stream_name(scheduler.schedule_stream))
+
+
 def record_event(watch: Watch, event: Any, stream: Any = None) -> Reading:
     """`event.record(stream=None)`: on the current stream, where none is named."""
     watch.san.record(event=_event(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
@@ -96,7 +116,8 @@ def record_event(watch: Watch, event: Any, stream: Any = None) -> Reading:
 def synchronize_event(watch: Watch, event: Any) -> Reading:
     """`event.synchronize()`."""
     yield
-    watch.san.sync(on=f"event:{_event(event)}")
+    if threading.get_ident() == watch.thread:
+        watch.san.sync(on=f"event:{_event(event)}")
 
 
 def _event(event: Any) -> str:

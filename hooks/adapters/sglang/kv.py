@@ -79,7 +79,7 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
         if allocator.available_size() - before != pages.size * watch.page:
             again, lost = _difference(watch, allocator, lists, pages)
     told = slots[~np.isin(slots // watch.page, lost // watch.page)] if lost.size and not evicting else slots
-    nodes = watch.node_of[lost] if lost.size and evicting else NONE
+    nodes = watch.nodes_at(lost) if lost.size and evicting else NONE
     names = {number: watch.nodes[number] or "?" for number in np.unique(nodes).tolist()}
     if evicting:
         evict(watch, told)
@@ -96,9 +96,9 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
 
 def evict(watch: Watch, slots: Slots) -> None:
     """The cache gives slots back; a node that holds nothing more and is not locked goes."""
-    numbers = watch.node_of[slots]
+    numbers = watch.nodes_at(slots)
     watch.san.evict(KV, slots)
-    watch.node_of[slots] = 0
+    watch.hold(slots, 0)
     for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
         name = watch.nodes[number]
         if not name:

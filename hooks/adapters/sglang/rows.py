@@ -37,10 +37,10 @@ def alloc(watch: Watch, pool: Any, reqs: Any) -> Reading:
 
 
 def alloc_rows(watch: Watch, pool: Any, need_size: int) -> Reading:
-    """`alloc_rows(n)` called for itself: rows without a request (beams)."""
+    """`alloc_rows(n)` called for itself: rows without a request, which beam search rewrites where no probe is."""
     result = yield
     if pool is watch.rows and not watch.rowing and result:
-        watch.san.alloc(ROWS, result)
+        watch.give_up("beam search has begun, whose rows are written where kvsan does not look")
 
 
 def free(watch: Watch, pool: Any, holder: Any) -> Reading:
@@ -59,16 +59,6 @@ def free(watch: Watch, pool: Any, holder: Any) -> Reading:
     if holder.kv.req_pool_idx is None:
         watch.owner_of_record.pop(id(holder.kv), None)
     _freed(watch, pool, [row], owner, before)
-
-
-def free_rows(watch: Watch, pool: Any, indices: Any) -> Reading:
-    """`free_rows(rows)` called for itself (beams)."""
-    if pool is not watch.rows or watch.rowing:
-        yield
-        return
-    rows, before = [int(row) for row in indices], len(pool.free_slots)
-    yield
-    _freed(watch, pool, rows, watch.actor(), before)
 
 
 def _freed(watch: Watch, pool: Any, rows: list[int], owner: str | None, before: int) -> None:
@@ -134,7 +124,7 @@ def write(watch: Watch, pool: Any, indices: Any, values: Any) -> Reading:
                 _tell(watch, number, position, slot, agent)
     else:
         doing = watch.current("decode")
-        if doing is not None:
+        if doing is not None and doing.batch.seq_lens_cpu is not None:
             rows, lengths = doing.batch.req_pool_indices_cpu.tolist(), doing.batch.seq_lens_cpu.tolist()
             for number, position in zip(rows, lengths, strict=True):
                 _tell(watch, number, position, 0, agent)
@@ -179,16 +169,10 @@ def alloc_for_decode(watch: Watch, batch: Any, token_per_req: int) -> Reading:
         yield
 
 
-def alloc_for_extend(watch: Watch, batch: Any) -> Reading:
-    """A prefill batch's rows and slots; afterwards every record says what its request holds."""
-    with watch.within(Doing("alloc", batch=batch)):
-        yield
-    for req in batch.reqs:
-        tell_record(watch, req.kv, watch.owner_of(req))
-
-
 def tell_record(watch: Watch, kv: Any, owner: str) -> None:
     """What the engine's own record says that the owner holds."""
+    if not watch.records:
+        return
     row, allocated = kv.req_pool_idx, int(kv.kv_allocated_len)
     if row is None:  # a record that was given back keeps its other lengths until it is used again
         watch.san.kv_record(row=None, allocated=allocated, committed=0, protected=0, owner=owner, pool=ROWS)

@@ -19,6 +19,7 @@ _TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _OLD_TREE = "sglang.srt.mem_cache.radix_cache:RadixCache"
 _BASE_TREE = "sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache"
 _SESSION = "sglang.srt.session.streaming_session:StreamingSession"
+_ADDER = "sglang.srt.managers.schedule_policy:PrefillAdder"
 _SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 
 _SLOTS = "who holds token slots"
@@ -45,14 +46,18 @@ PROBES: tuple[Probe, ...] = (
     Probe(f"{_BASE}.free_group_end", "flush", kv.free_group_end, "frees that are pending"),
     # rows
     Probe(f"{_ROWS}.alloc", "alloc, reuse", rows.alloc, "who holds rows"),
-    Probe(f"{_ROWS}.alloc_rows", "alloc", rows.alloc_rows, "rows without a request (beams)"),
+    Probe(f"{_ROWS}.alloc_rows", "none", rows.alloc_rows, "that beam search has begun"),
     Probe(f"{_ROWS}.free", "free", rows.free, "who gives rows back"),
-    Probe(f"{_ROWS}.free_rows", "free", rows.free_rows, "rows without a request (beams)"),
     Probe(f"{_ROWS}.clear", "reset", rows.clear, "flushes of the cache"),
     Probe(f"{_ROWS}.write", "own, row_write", rows.write, "what rows map, and who owns it"),
     Probe(f"{_ALLOCATION}:write_cache_indices", "own, row_write", rows.write_cache_indices, "what prefill rows map"),
-    Probe(f"{_ALLOCATION}:alloc_for_extend", "kv_record", rows.alloc_for_extend, "the engine's records"),
-    Probe(f"{_ALLOCATION}:alloc_for_decode", "row_write", rows.alloc_for_decode, "what decode rows map, on a device"),
+    Probe(
+        f"{_ALLOCATION}:alloc_for_decode",
+        "row_write",
+        rows.alloc_for_decode,
+        "what decode rows map, on a device",
+        needed=False,
+    ),
     # the prefix cache; both of its cores are behind this one class
     Probe(f"{_TREE}.checkpoint_into_tree", "insert, kv_record", tree.checkpoint, _TREES),
     Probe(f"{_TREE}.insert", "insert", tree.insert, _TREES),
@@ -63,9 +68,14 @@ PROBES: tuple[Probe, ...] = (
     Probe(f"{_TREE}.inc_lock_ref", "lock", tree.inc_lock_ref, "locks"),
     Probe(f"{_TREE}.dec_lock_ref", "unlock", tree.dec_lock_ref, "locks"),
     Probe(
-        "sglang.srt.managers.schedule_policy:PrefillAdder._commit_prefill_admission", "lock", tree.admit, "lock owners"
+        f"{_ADDER}._commit_prefill_admission",
+        "lock",
+        tree.admit,
+        "lock owners",
+        needed=False,
     ),
-    Probe(f"{_BASE_TREE}.free_kv_row", "free", requests.free_kv_row, "whose slots are given back"),
+    Probe(f"{_ADDER}.add_one_req", "lock, unlock", tree.consider, "lock owners", needed=False),
+    Probe(f"{_BASE_TREE}.free_kv_row", "free", requests.free_kv_row, "whose slots are given back", needed=False),
     # the older radix cache
     Probe(f"{_OLD_TREE}.checkpoint", "insert, kv_record", tree.checkpoint, _TREES, older=True),
     Probe(f"{_OLD_TREE}.insert", "insert", tree.insert, _TREES, older=True),
@@ -77,29 +87,37 @@ PROBES: tuple[Probe, ...] = (
     Probe(f"{_OLD_TREE}.inc_lock_ref", "lock", tree.inc_lock_ref, "locks", older=True),
     Probe(f"{_OLD_TREE}.dec_lock_ref", "unlock", tree.dec_lock_ref, "locks", older=True),
     # the lives of requests and sessions
-    Probe(f"{_SCHEDULER}._add_request_to_queue", "req_start", requests.queued, "when requests start"),
+    Probe(f"{_SCHEDULER}._add_request_to_queue", "req_start", requests.queued, "when requests start", needed=False),
     Probe(f"{_COMMON}:release_kv_cache", "req_finish, req_abort, req_end", requests.release, "when requests end"),
     Probe("sglang.srt.managers.schedule_batch:release_req", "req_retract", requests.retract, "retractions"),
-    Probe(f"{_SCHEDULER}.send_abort_output", "req_abort, req_end", requests.aborted_outside, "aborts in the queue"),
+    Probe(
+        f"{_SCHEDULER}.send_abort_output",
+        "req_abort, req_end",
+        requests.aborted_outside,
+        "aborts in the queue",
+        needed=False,
+    ),
     Probe(f"{_SESSION}.take", "give, lock, unlock", requests.session_take, "sessions"),
     Probe(f"{_SESSION}.release_session", "req_end", requests.session_release, "sessions"),
     # batches and the loop
-    Probe(f"{_SCHEDULER}.get_next_batch_to_run", "step", batches.iteration, "steps"),
-    Probe(f"{_SCHEDULER}.run_batch", "capture, launch", batches.run_batch, "what batches read"),
+    Probe(f"{_SCHEDULER}.get_next_batch_to_run", "step", batches.iteration, "steps", needed=False),
+    Probe(f"{_SCHEDULER}.run_batch", "capture, launch, kv_record", batches.run_batch, "what batches read"),
     Probe(
         "sglang.srt.managers.tp_worker:TpModelWorker.forward_batch_generation",
         "capture, launch",
         batches.forward,
         "on which stream batches read",
     ),
+    Probe(f"{_SCHEDULER}._apply_war_barrier", "record, wait", batches.barrier, "the barrier after a forward's reads"),
     Probe(f"{_SCHEDULER}.process_batch_result", "done", batches.process, "when batches end"),
-    Probe(f"{_SCHEDULER}.on_idle", "idle", batches.on_idle, "leaks at idle"),
-    Probe(f"{_SCHEDULER}.is_fully_idle", "idle", batches.fully_idle, "leaks at idle"),
+    Probe(f"{_SCHEDULER}.on_idle", "idle", batches.on_idle, "leaks at idle", needed=False),
+    Probe(f"{_SCHEDULER}.is_fully_idle", "idle", batches.fully_idle, "leaks at idle", needed=False),
     Probe(
         "sglang.srt.managers.scheduler_components.invariant_checker:SchedulerInvariantChecker._check_pool_invariant",
         "count",
         batches.totals,
         "the engine's totals",
+        needed=False,
     ),
 )
 
@@ -114,6 +132,7 @@ def stream_probes(device: str) -> tuple[Probe, ...]:
     return (
         Probe(f"{streams}.wait_stream", "record, wait", batches.wait_stream, order),
         Probe(f"{streams}.wait_event", "wait", batches.wait_event, order),
+        Probe(f"{events}.wait", "wait", batches.event_wait, order),
         Probe(f"{events}.record", "record", batches.record_event, order),
         Probe(f"{events}.synchronize", "sync", batches.synchronize_event, order),
     )

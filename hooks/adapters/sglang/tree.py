@@ -20,7 +20,7 @@ def checkpoint(watch: Watch, tree: Any, req: Any, *args: Any, **kwargs: Any) -> 
         yield
         return
     owner = watch.owner_of(req)
-    with watch.within(Doing("publish", owner=owner)):
+    with watch.within(Doing("publish", owner=owner, domain=domain(req))):
         yield
     tell_record(watch, req.kv, owner)
 
@@ -50,12 +50,12 @@ def path_device_indices(watch: Watch, tree: Any, node: Any) -> Reading:
     name = node_name(node)
     if mine.size:
         number = watch.node_number(name)
-        for old, count in zip(*np.unique(watch.node_of[mine], return_counts=True), strict=True):
+        for old, count in zip(*np.unique(watch.nodes_at(mine), return_counts=True), strict=True):
             if watch.nodes[old]:
                 watch.node_slots[watch.nodes[old]] -= int(count)
-        watch.node_of[mine] = number
+        watch.hold(mine, number)
         watch.node_slots[name] = watch.node_slots.get(name, 0) + mine.size
-        watch.san.insert(KV, mine, node=name, owner=doing.owner)
+        watch.san.insert(KV, mine, node=name, owner=doing.owner, ns=doing.domain)
     _attach(watch, slots[~np.isin(slots, shared)], doing.owner, name)
 
 
@@ -74,10 +74,16 @@ def _shared(watch: Watch, owner: str) -> Slots:
 def _attach(watch: Watch, slots: Slots, owner: str, name: str) -> None:
     if not slots.size:
         return
-    numbers = watch.node_of[slots]
+    numbers = watch.nodes_at(slots)
     for number in np.unique(numbers).tolist():
         watch.san.attach(KV, slots[numbers == number], node=watch.nodes[number] or name, owner=owner)
     watch.shared.setdefault(owner, []).append(slots)
+
+
+def domain(req: Any) -> str | None:
+    """The key domain that a request matches and publishes in: adapter or other extra key, and salt."""
+    extra, salt = getattr(req, "extra_key", None), getattr(req, "cache_salt", None)
+    return None if extra is None and salt is None else f"{extra or ''}/{salt or ''}"
 
 
 def node_name(node: Any) -> str:
@@ -132,5 +138,13 @@ def dec_lock_ref(watch: Watch, tree: Any, node: Any, *args: Any, **kwargs: Any) 
 
 def admit(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
     """A request is admitted to the next batch, and locks what it matched."""
+    if watch.slots and req.prefix_len:
+        watch.san.match(node=node_name(req.last_node), ns=domain(req), owner=str(req.rid))
     with watch.within(Doing("admit", owner=str(req.rid))):
+        yield
+
+
+def consider(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
+    """A request is looked at for the next batch; what it matched is locked meanwhile."""
+    with watch.within(Doing("consider", owner=str(req.rid))):
         yield

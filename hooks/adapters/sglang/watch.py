@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ class Doing:
     """A call of the engine that says what the calls inside it are for.
 
     `what`: extend, decode, publish, evict, release, session, idle; `owner` on whose behalf; `batch` the engine's batch;
-    `prefix` prefix lengths by row (extend); `values` and `node` what is inserted under which node (publish).
+    `prefix` prefix lengths by row (extend); `values` and `domain` what is inserted in which key domain (publish).
     """
 
     what: str
@@ -36,6 +37,7 @@ class Doing:
     batch: Any = None
     prefix: dict[int, int] = field(default_factory=dict)
     values: Slots | None = None
+    domain: str | None = None
 
 
 class Watch:
@@ -67,6 +69,9 @@ class Watch:
         self.node_slots: dict[str, int] = {}
         self.node_locks: dict[str, int] = {}
         self.streams: dict[int, str] = {}
+        self.thread = threading.get_ident()
+        self.records = True
+        """Whether the engine's records say what the rows map; speculative decoding runs ahead of them."""
         self.freeing = 0
         self.rowing = 0
         self.group: str | None = None
@@ -89,6 +94,11 @@ class Watch:
         self.complain(
             where, f"{type(error).__name__}: {error}", "nothing of SGLang is watched any more in this process"
         )
+
+    def give_up(self, why: str) -> None:
+        """Something begins that is not followed: the shadow would be wrong from here on, so nothing is judged."""
+        self.blind = True
+        self.note(f"SGLang: nothing is watched any more from here on: {why}.")
 
     def complain(self, where: str, error: str, cost: str) -> None:
         """Tells a failure of the adapter, once."""
@@ -165,6 +175,17 @@ class Watch:
                 self.streams[id(stream) if key is None else key] = name
 
     # -- the tree's nodes
+
+    def nodes_at(self, slots: Slots) -> Slots:
+        """The numbers of the nodes that hold these slots; 0 for none, and for ids that no slot has."""
+        if slots.size and int(slots.min()) >= 0 and int(slots.max()) < self.node_of.size:
+            return self.node_of[slots]
+        inside = (slots >= 0) & (slots < self.node_of.size)
+        return np.where(inside, self.node_of[np.where(inside, slots, 0)], 0)
+
+    def hold(self, slots: Slots, number: int) -> None:
+        """From here on the node of that number (0: none) holds these slots."""
+        self.node_of[slots[(slots >= 0) & (slots < self.node_of.size)]] = number
 
     def node_number(self, name: str) -> int:
         """The number of a node in `nodes`; numbers of nodes that are gone are given out again."""

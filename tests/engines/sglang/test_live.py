@@ -110,7 +110,8 @@ def test_a_fault_is_named_at_its_first_hit(fault: str, model: Path, tmp_path: Pa
     hit = lines.index(f"FAULT {name} 1")
     word = kind.replace("_", " ").upper()
     second = next((at for at, line in enumerate(lines) if line == f"FAULT {name} 2"), len(lines))
-    told = [line for line in lines[hit:second] if line.startswith(f"kvsan: {word} on ")]
+    last = len(lines) if name == "lock_leak" else second  # only the end of its owner shows that a lock was forgotten
+    told = [line for line in lines[hit:last] if line.startswith(f"kvsan: {word} on ")]
     assert told, lines
     found = served.first(kind)
     assert found["owner"]
