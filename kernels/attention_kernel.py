@@ -9,6 +9,8 @@ N. Gimelshein, "Online normalizer calculation for softmax", 2018; for attention 
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
@@ -235,51 +237,38 @@ def extend_attention_kernel(  # type: ignore[no-untyped-def]
         first += tl.num_programs(2) * tile
 
 
-def _decode(variant: str, dtype: str, group: int, dim: int, block_m: int, block_n: int, block_d: int) -> Specialization:
-    pointers = dict.fromkeys(("out", "queries", "k_pool", "v_pool"), f"*{dtype}")
+def _ahead(kernel: Any, lengths: tuple[str, ...], dtype: str, group: int, dim: int, block_m: int) -> Specialization:
+    """The kernel, whose arguments after `rows` are `lengths`, for heads of keys and values of one dim."""
+    extend = {"num_tokens": "i32"} if kernel is extend_attention_kernel else {}
     integers = ("k_stride", "v_stride", "row_stride", "num_slots", "num_rows", "ctx")
+    padded = max(16, dim)
     return Specialization(
-        kernel=decode_attention_kernel,
-        variant=variant,
-        signature=pointers
-        | {"table": "*i32", "rows": "*i64", "lens": "*i64"}
+        kernel=kernel,
+        variant=f"{dtype},{dim}",
+        signature=dict.fromkeys(("out", "queries", "k_pool", "v_pool"), f"*{dtype}")
+        | {"table": "*i32", "rows": "*i64"}
+        | dict.fromkeys(lengths, "*i64")
+        | extend
         | dict.fromkeys(integers, "i32")
         | {"scale": "fp32"},
-        constants=_shape(dtype, group, dim, block_m, block_n, block_d),
+        constants={
+            "GROUP": group,
+            **({"GROUP_PADDED": group} if extend else {}),
+            "DIM": dim,
+            "V_DIM": dim,
+            "BLOCK_M": block_m,
+            "BLOCK_N": 32,
+            "BLOCK_D": padded,
+            "BLOCK_V": padded,
+            "WIDE": dtype == "fp32",
+        },
     )
-
-
-def _extend(variant: str, dtype: str, group: int, dim: int, block_m: int, block_n: int, block_d: int) -> Specialization:
-    pointers = dict.fromkeys(("out", "queries", "k_pool", "v_pool"), f"*{dtype}")
-    integers = ("num_tokens", "k_stride", "v_stride", "row_stride", "num_slots", "num_rows", "ctx")
-    return Specialization(
-        kernel=extend_attention_kernel,
-        variant=variant,
-        signature=pointers
-        | {"table": "*i32", "rows": "*i64", "offsets": "*i64", "prefix_lens": "*i64"}
-        | dict.fromkeys(integers, "i32")
-        | {"scale": "fp32"},
-        constants=_shape(dtype, group, dim, block_m, block_n, block_d) | {"GROUP_PADDED": group},
-    )
-
-
-def _shape(dtype: str, group: int, dim: int, block_m: int, block_n: int, block_d: int) -> dict[str, int | bool]:
-    return {
-        "GROUP": group,
-        "DIM": dim,
-        "V_DIM": dim,
-        "BLOCK_M": block_m,
-        "BLOCK_N": block_n,
-        "BLOCK_D": block_d,
-        "BLOCK_V": block_d,
-        "WIDE": dtype == "fp32",
-    }
 
 
 AHEAD = (
-    _decode("fp32,8", "fp32", group=1, dim=8, block_m=16, block_n=32, block_d=16),
-    _decode("bf16,128", "bf16", group=4, dim=128, block_m=16, block_n=32, block_d=128),
-    _extend("fp32,8", "fp32", group=1, dim=8, block_m=32, block_n=32, block_d=16),
-    _extend("bf16,128", "bf16", group=4, dim=128, block_m=32, block_n=32, block_d=128),
+    _ahead(decode_attention_kernel, ("lens",), "fp32", group=1, dim=8, block_m=16),
+    _ahead(decode_attention_kernel, ("lens",), "bf16", group=4, dim=128, block_m=16),
+    _ahead(extend_attention_kernel, ("offsets", "prefix_lens"), "fp32", group=1, dim=8, block_m=32),
+    _ahead(extend_attention_kernel, ("offsets", "prefix_lens"), "bf16", group=4, dim=128, block_m=32),
 )
 """What is compiled ahead of time: the heads of the reference engine, and those of a usual 16-bit model."""

@@ -2,8 +2,8 @@
 
 Rows are read and written as intervals, and a batch reads the cells before the one that is being written, so a few
 runs say it all. Runs next to each other merge only once they are *settled* (ordered before everything that can still
-come): then no later comparison can tell their epochs apart. Only a host thread that appears afterwards could, and for it
-the earlier epoch stands: it may miss a race, and is never told of one that is none.
+come): then no later comparison can tell their epochs apart. Only a host thread that appears afterwards could, and for
+it the earlier epoch stands: it may miss a race, and is never told of one that is none.
 """
 
 from __future__ import annotations

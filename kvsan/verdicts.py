@@ -104,11 +104,11 @@ class Verdicts:
                 fresh.append(violation)
             else:
                 self._join(cause, event, violation)
-        for pool, slots in taken:  # what is taken wrongly begins a tenancy too, which no earlier finding concerns
-            self.new_tenancy(pool, np.unique(slots // pool.page))
-            for slot in slots.tolist() if pool.doubled else ():  # unless it was bound to be, since a double free
-                if slot in pool.doubled:
-                    pool.blamed[slot // pool.page] = pool.doubled.pop(slot)
+        for place, slots in taken:  # what is taken wrongly begins a tenancy too, which no earlier finding concerns
+            self.new_tenancy(place, np.unique(slots // place.page))
+            for slot in slots.tolist() if place.doubled else ():  # unless it was bound to be, since a double free
+                if slot in place.doubled:
+                    place.blamed[slot // place.page] = place.doubled.pop(slot)
         if not fresh:
             return
         finding = self._narrate(state, event, fresh[0])

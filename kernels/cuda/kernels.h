@@ -1,5 +1,5 @@
-// The host's side of the CUDA kernels: each function launches one on a stream (a cudaStream_t) and returns null, or what
-// went wrong. Pointers are to device memory, strides count elements. Needs neither torch nor CUDA headers.
+// The host's side of the CUDA kernels: each function launches one on a stream (a cudaStream_t) and returns null, or
+// what went wrong. Pointers are to device memory, strides count elements. Needs neither torch nor CUDA headers.
 #pragma once
 
 #include <cstdint>

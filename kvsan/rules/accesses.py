@@ -211,7 +211,7 @@ def row_access(
     if not collisions:
         return late
     _, run, what = max(collisions, key=lambda collision: collision[1].at)
-    return late + [Violation("race", pool, rows, earlier=run.at, earlier_agent=run.agent, detail={"earlier": what})]
+    return [*late, Violation("race", pool, rows, earlier=run.at, earlier_agent=run.agent, detail={"earlier": what})]
 
 
 def _note_cells(state: State, row: Row, begin: int, end: int, agent: int, at: int, writes: bool) -> None:

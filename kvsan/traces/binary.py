@@ -1,13 +1,13 @@
 """The binary encoding: what production records. A signature, then records, each with its length and checksum.
 
     file    = signature record*
-    record  = length:u32 ~length:u32 checksum:u32 body    little endian; the checksum is zlib's CRC-32 of the body
+    record  = length:u32 ~length:u32 checksum:u32 body  little endian; the checksum is zlib's CRC-32 of the body
     body    = size:u32 json array*                  `size` bytes of JSON, then the arrays that it names, int64 each
 
 The first record is the header. An event's JSON is its text line, with every slot array replaced by its length under
-"#": {field: length}; the arrays follow in that order. A field whose own name is "#" or "##" gets one more "#". A process
-that is killed leaves an incomplete last record, which the reader leaves out; the length stands there twice, so that a
-damaged one does not look like that. Loading runs nothing from the file.
+"#": {field: length}; the arrays follow in that order. A field whose own name is "#" or "##" gets one more "#". A
+process that is killed leaves an incomplete last record, which the reader leaves out; the length stands there twice, so
+that a damaged one does not look like that. Loading runs nothing from the file.
 """
 
 from __future__ import annotations

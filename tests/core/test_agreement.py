@@ -1,5 +1,5 @@
-"""The fast tracker against the slow judge that shares no code with it: same verdicts on twins, on generated traces of an
-engine without mistakes, on mutations of those, and on noise.
+"""The fast tracker against the slow judge that shares no code with it: same verdicts on twins, on generated traces of
+an engine without mistakes, on mutations of those, and on noise.
 
 KVSAN_SEEDS=10 runs ten times the seeds.
 """
@@ -30,9 +30,9 @@ MUTATED_SEEDS = seeds(300)
 SOUP_SEEDS = seeds(300)
 
 CONSEQUENCES = {"leak", "lock_leak", "count_mismatch", "stale_capture", "orphan", "record_contract"}
-"""What the tracker joins to an earlier finding where the judge does not: what an owner leaks and totals that are off after a
-finding that says who holds what wrongly (`verdicts.HOLDING`), and what befalls the cells of a row that a finding concerns
-(`Violation.also`)."""
+"""What the tracker joins to an earlier finding where the judge does not: what an owner leaks, and totals that are off,
+after a finding that says who holds what wrongly (`verdicts.HOLDING`); and what befalls the cells of a row that a
+finding concerns (`Violation.also`)."""
 
 
 def heads(verdicts: list[Verdict]) -> list[tuple[str, int]]:
@@ -135,7 +135,7 @@ def test_mutations_are_judged_alike() -> None:
 
 
 def after_a_wrong_attach(site: tuple[str, int], found: list[tuple[str, int]], events: list[dict[str, Any]]) -> bool:
-    """For the judge also who attaches what the node does not hold is a sharer from then on, whose free gives nothing back."""
+    """To the judge, who attaches what the node does not hold is a sharer even so: its free gives nothing back."""
     earlier = {at for _, at in found if at < site[1]}
     return site[0] in CONSEQUENCES and any(events[at]["op"] == "attach" for at in earlier)
 
@@ -147,15 +147,17 @@ def test_noise_is_judged_alike() -> None:
         events = random_soup(seed, 60)
         verdicts, found = heads(judge(events)), sites(feed(events).findings)
         kinds |= {kind for kind, _ in found[:1]}
-        if verdicts[:1] != found[:1] and not beyond_the_tracker(events, min(verdicts[:1] + found[:1], key=lambda s: s[1])[1]):
+        if verdicts[:1] != found[:1] and not beyond_the_tracker(
+            events, min(verdicts[:1] + found[:1], key=lambda s: s[1])[1]
+        ):
             wrong[seed] = {"judge": verdicts[:3], "tracker": found[:3]}
     assert wrong == {}
     assert len(kinds) >= 12, kinds
 
 
 def beyond_the_tracker(events: list[dict[str, Any]], at: int) -> bool:
-    """Whether up to the event that was judged differently a row mapped two pools at a time (see test_not_detected), or a
-    pool was reset: the judge keeps cache nodes that hold nothing any more, the tracker does not."""
+    """Whether up to the event that was judged differently a row mapped two pools at a time (see test_not_detected), or
+    a pool was reset: the judge keeps cache nodes that hold nothing any more, the tracker does not."""
     into: dict[int, str] = {}
     for event in events[: at + 1]:
         if event["op"] == "reset":
@@ -186,9 +188,22 @@ def test_lower_levels_are_clean_where_full_is(level: str) -> None:
 
 KINDS_OF_LEVEL = {
     "rows": {"reserved_slot", "double_alloc", "stale_row", "use_after_free", "race", "leak"},
-    "slots": {"page_double_free", "double_free", "invalid_free", "free_not_owner", "alias", "orphan", "stale_capture",
-              "free_in_flight", "evict_locked", "lock_leak", "lock_underflow", "namespace_mixup", "record_contract",
-              "count_mismatch"},
+    "slots": {
+        "page_double_free",
+        "double_free",
+        "invalid_free",
+        "free_not_owner",
+        "alias",
+        "orphan",
+        "stale_capture",
+        "free_in_flight",
+        "evict_locked",
+        "lock_leak",
+        "lock_underflow",
+        "namespace_mixup",
+        "record_contract",
+        "count_mismatch",
+    },
 }
 
 

@@ -1,4 +1,4 @@
-"""Nothing grows without bound, however long an engine runs and whatever it never says; and tenancies that wrap around."""
+"""Nothing grows without bound, however long an engine runs and whatever it never says; and generations that wrap."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from kvsan.events import (
     Write,
     XferBegin,
 )
-from kvsan.rules.cache import NOTED_BEYOND
+from kvsan.rules import cache
 from kvsan.tracker import Tracker
 from kvsan.verdicts import Verdicts
 
 from .feeding import MULTIPLIER, facts, feed, pool
 
-CYCLES = 70_000 * MULTIPLIER
-"""Enough to pass the real limits."""
+CYCLES = 6000 * MULTIPLIER
+"""Far beyond the limits of `small`; 40 times as many (KVSAN_SEEDS=40) pass the real ones."""
 NO_SLOTS = np.empty(0, np.int64)
 
 
@@ -66,19 +66,21 @@ class Feeder:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Low limits, so that few cycles reach them all."""
     monkeypatch.setattr(holders, "IDLE_HOLDERS", 1024)
-    monkeypatch.setattr(holders, "ENDED_NAMES", 500)
-    monkeypatch.setattr(holders, "RESTING_IDS", 500)
+    monkeypatch.setattr(holders, "ENDED_NAMES", 200)
+    monkeypatch.setattr(holders, "RESTING_IDS", 200)
     monkeypatch.setattr(batches, "KEPT_BATCHES", 64)
     monkeypatch.setattr(batches, "KEPT_CAPTURES", 200)
     monkeypatch.setattr(clocks, "KEPT_EVENTS", 300)
     monkeypatch.setattr(history, "KEPT_EVENTS", 500)
-    monkeypatch.setattr(transfers, "KEPT_LEASES", 100)
-    monkeypatch.setattr(Verdicts, "KEPT_FINDINGS", 50)
+    monkeypatch.setattr(transfers, "KEPT_LEASES", 50)
+    monkeypatch.setattr(Verdicts, "KEPT_FINDINGS", 20)
+    monkeypatch.setattr(cache, "NOTED_BEYOND", 256)
 
 
 def sizes(tracker: Tracker) -> dict[str, int]:
     """How much of everything is kept."""
     state = tracker.state
+    rows = [row for table in state.tables.values() for row in table.all()]
     return {
         "holders by name": len(state.holders._by_name),
         "holders by id": len(state.holders._by_number),
@@ -94,8 +96,8 @@ def sizes(tracker: Tracker) -> dict[str, int]:
         "loose captures": len(state.batches.loose),
         "recorded events": len(state.clocks._recorded),
         "history": len(state.history._events),
-        "rows": sum(len(table.all()) for table in state.tables.values()),
-        "runs": sum(len(runs) for t in state.tables.values() for row in t.all() for runs in (row.writes, *row.reads.values())),
+        "rows": len(rows),
+        "runs": sum(len(runs) for row in rows for runs in (row.writes, *row.reads.values())),
         "leases": sum(map(len, state.transfers._open.values())),
         "findings": len(state.verdicts.findings),
         "joined": sum(map(len, state.verdicts.joined.values())),
@@ -115,11 +117,12 @@ def grown(feeder: Feeder, cycles: Iterator[None], first: int, more: int) -> dict
     for _ in range(more):
         next(cycles)
     after = sizes(feeder.tracker)
-    slack = {"resting ids": holders.RESTING_IDS + 1100, "holders by name": holders.IDLE_HOLDERS + 1100,
+    slack = {"resting ids": holders.RESTING_IDS + 2100, "holders by name": holders.IDLE_HOLDERS + 1100,
              "holders by id": holders.IDLE_HOLDERS + 1100}  # fmt: skip
     return {name: (before[name], after[name]) for name in after if after[name] > max(before[name], slack.get(name, 0))}
 
 
+@pytest.mark.usefixtures("small")
 def test_requests_without_end() -> None:
     """Fresh names, and everything is given back: what is kept is what the limits say, not what has been."""
     feeder = Feeder()
@@ -131,9 +134,9 @@ def test_requests_without_end() -> None:
         feeder(ReqEnd(owner=owner))
     kept = sizes(feeder.tracker)
     assert {name: count for name, count in kept.items() if count} == {
-        "resting ids": holders.RESTING_IDS, "ended names": holders.ENDED_NAMES, "history": history.KEPT_EVENTS,
+        "resting ids": holders.RESTING_IDS + 1, "ended names": holders.ENDED_NAMES, "history": history.KEPT_EVENTS,
     }  # fmt: skip
-    assert feeder.state.holders._next <= holders.RESTING_IDS + 3, "ids are given out again"
+    assert feeder.state.holders._next == holders.RESTING_IDS + 2, "ids are given out again"
     assert feeder.tracker.findings == []
     assert feeder.state.pools["kv"].free == 255
 
@@ -155,7 +158,9 @@ def test_batches_that_are_never_done(ends: bool, fresh: bool) -> None:
             feeder(Alloc(pool="row", slots=slots(row), owner=owner))
             feeder(Alloc(pool="kv", slots=slots(slot, slot + 1), owner=owner))
             feeder(Wait(agent="sched", event=f"e{number - 1}"))
-            feeder(RowWrite(agent="sched", pool="row", row=row, pos=0, into="kv", slots=slots(slot, slot + 1), owner=owner))
+            feeder(
+                RowWrite(agent="sched", pool="row", row=row, pos=0, into="kv", slots=slots(slot, slot + 1), owner=owner)
+            )
             feeder(Record(agent="sched", event=f"s{number}"))
             feeder(Wait(agent="fwd", event=f"s{number}"))
             feeder(Capture(agent="fwd", batch=batch, pool="row", row=row, upto=2, owner=owner))
@@ -170,7 +175,7 @@ def test_batches_that_are_never_done(ends: bool, fresh: bool) -> None:
                 feeder(ReqEnd(owner=owner))
             yield
 
-    assert grown(feeder, cycles(), 2200, 2200) == {}
+    assert grown(feeder, cycles(), 1600, 1200) == {}
     assert feeder.tracker.findings == []
 
 
@@ -199,7 +204,7 @@ def test_locks_of_a_shared_prefix(named: bool) -> None:
             feeder(ReqEnd(owner=owner))
             yield
 
-    assert grown(feeder, cycles(), 2200, 2200) == {}
+    assert grown(feeder, cycles(), 1600, 1200) == {}
     assert feeder.tracker.findings == []
     assert not feeder.state.nodes.find("shared").protected  # type: ignore[union-attr]
 
@@ -214,20 +219,25 @@ def test_nodes_that_come_and_go() -> None:
             number += 1
             owner, page = f"r{number}", 4 + 4 * (number % 60)
             feeder(Alloc(pool="paged", slots=slots(page, page + 1), owner=owner))
-            feeder(CacheInsert(pool="paged", slots=slots(page, page + 1), owner=owner, node=f"n{number}", parent=f"p{number}"))
+            feeder(
+                CacheInsert(
+                    pool="paged", slots=slots(page, page + 1), owner=owner, node=f"n{number}", parent=f"p{number}"
+                )
+            )
             feeder(ReqEnd(owner=owner))
             feeder(Evict(node=f"n{number}"))
             yield
 
-    assert grown(feeder, cycles(), 2000, 2000) == {}
+    assert grown(feeder, cycles(), 600, 600) == {}
     assert sizes(feeder.tracker)["nodes"] == 0
     assert feeder.tracker.findings == []
 
 
+@pytest.mark.usefixtures("small")
 def test_one_node_that_holds_the_whole_cache() -> None:
     """Of an engine that hides its nodes: everything goes in by one name, and leaves slot by slot."""
     feeder = Feeder()
-    for number in range(4 * NOTED_BEYOND):
+    for number in range(3000):
         slot = 1 + number % 250
         feeder(Alloc(pool="kv", slots=slots(slot), owner="r"))
         feeder(CacheInsert(pool="kv", slots=slots(slot), owner="r", node="all"))
@@ -235,7 +245,7 @@ def test_one_node_that_holds_the_whole_cache() -> None:
             feeder(Evict(pool="kv", slots=slots(1 + (number - 200) % 250)))
     node = feeder.state.nodes.find("all")
     assert node is not None
-    assert sum(array.size for array in node.slots[1]) <= NOTED_BEYOND + 2 * 200 + 1
+    assert sum(array.size for array in node.slots[1]) <= cache.NOTED_BEYOND + 2 * 200 + 1
     assert node.holder.held == {1: 200}
     feeder(Evict(node="all"))
     assert feeder.state.pools["kv"].free == 255
@@ -261,10 +271,10 @@ def test_findings_without_end() -> None:
             feeder(ReqEnd(owner=owner))
             yield
 
-    assert grown(feeder, cycles(), 400, 400) == {}
+    assert grown(feeder, cycles(), 230, 100) == {}
     assert feeder.state.verdicts.total > 10 * Verdicts.KEPT_FINDINGS
     assert len(feeder.tracker.findings) == Verdicts.KEPT_FINDINGS
-    assert feeder.state.transfers.dropped == 800 - transfers.KEPT_LEASES
+    assert feeder.state.transfers.dropped == 330 - transfers.KEPT_LEASES
 
 
 @pytest.mark.usefixtures("small")

@@ -59,7 +59,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, D
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 def test_a_clean_trace(binary: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path / "t", CLEAN, binary)
-    status, out, err = check(capsys, file)
+    status, _, err = check(capsys, file)
     assert (status, err) == (0, "")
     status, document = as_json(capsys, file)
     assert (status, document["exit"], document["findings"], document["events"]) == (0, 0, [], 4)
@@ -117,7 +117,7 @@ def test_levels(level: str, kinds: list[str], tmp_path: Path, capsys: pytest.Cap
 def test_findings_with_one_token_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again = {"op": "free", "pool": "kv", "slots": [1], "owner": "A", "site": "pool.py:7"}
     take = {"op": "alloc", "pool": "kv", "slots": [1], "owner": "A"}
-    status, document = as_json(capsys, write(tmp_path / "t", [KV, take, again, again, take, again, again]))
+    _, document = as_json(capsys, write(tmp_path / "t", [KV, take, again, again, take, again, again]))
     assert [(f["kind"], f["at"], f["count"]) for f in document["findings"]] == [("double_free", 3, 2)]
     assert document["totals"][0]["findings"] == {"double_free": 2}
 
@@ -221,12 +221,21 @@ def test_a_binary_trace_that_was_cut_off_is_judged_as_far_as_it_goes(
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        ({"op": "alloc", "pool": "gpu", "slots": [1]}, "event 1 (alloc): pool 'gpu' was never declared by a 'pool' event (declared: kv)"),
-        ({"op": "row_write", "pool": "kv", "row": 1, "pos": 0, "into": "kv", "slots": [1]}, "event 1 (row_write): pool 'kv' is of kind 'kv', not a row pool"),
-        ({"op": "capture", "batch": "b", "pool": "kv", "row": 1, "upto": 1}, "event 1 (capture): pool 'kv' is of kind 'kv', not a row pool"),
+        (
+            {"op": "alloc", "pool": "gpu", "slots": [1]},
+            "event 1 (alloc): pool 'gpu' was never declared by a 'pool' event (declared: kv)",
+        ),
+        (
+            {"op": "row_write", "pool": "kv", "row": 1, "pos": 0, "into": "kv", "slots": [1]},
+            "event 1 (row_write): pool 'kv' is of kind 'kv', not a row pool",
+        ),
+        (
+            {"op": "capture", "batch": "b", "pool": "kv", "row": 1, "upto": 1},
+            "event 1 (capture): pool 'kv' is of kind 'kv', not a row pool",
+        ),
         (KV, "event 1 (pool): pool 'kv' is declared twice; use 'reset' to empty it"),
     ],
-)  # fmt: skip
+)
 def test_events_that_no_tracker_can_take(
     event: Dict, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,7 +251,8 @@ def test_one_unusable_file_among_others(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    "arguments", [["check"], ["check", "--level", "all", "x"], ["check", "--at", "soon", "x"], ["check", "--format", "xml", "x"]]
+    "arguments",
+    [["check"], ["check", "--level", "all", "x"], ["check", "--at", "soon", "x"], ["check", "--format", "xml", "x"]],
 )
 def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
@@ -252,7 +262,7 @@ def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) 
 def test_names_of_clients_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evil = "r\x1b]0;owned\x07\u202e\ud800\n\x7f"
     events = [KV, {"op": "alloc", "pool": "kv", "slots": [1], "owner": evil}, {"op": "req_end", "owner": evil}]
-    status, out, err = check(capsys, write(tmp_path / "t", events))
+    status, out, _ = check(capsys, write(tmp_path / "t", events))
     assert status == 88
     assert not set(out) & set("\x1b\x07\u202e\x7f\ud800")
     status, document = as_json(capsys, str(tmp_path / "t"))

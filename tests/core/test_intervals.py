@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -24,7 +25,7 @@ def cells_of(runs: Runs) -> dict[int, tuple[int, int]]:
 def check_shape(runs: Runs) -> None:
     listed = runs_of(runs)
     assert all(begin < end for begin, end, _, _ in listed)
-    assert all(left[1] <= right[0] for left, right in zip(listed, listed[1:], strict=False))
+    assert all(left[1] <= right[0] for left, right in pairwise(listed))
     assert len(runs) == len(listed)
 
 
@@ -56,7 +57,7 @@ def test_as_a_dictionary_of_cells(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_merging_hides_no_epoch_that_is_not_settled(part: int) -> None:
-    """With a settled index that grows: the agent of a cell is exact; its epoch is, or stands for a later settled one."""
+    """With a settled index that grows: a cell's agent is exact; its epoch is, or stands for a later settled one."""
     for seed in seeds(100, first=part * 1000):
         rng = Random(seed)
         runs, cells = Runs(), dict[int, tuple[int, int]]()

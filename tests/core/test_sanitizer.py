@@ -1,4 +1,4 @@
-"""The sanitizer that engines call: what its operations emit, what fails in it and costs what, threads, forks, plugins."""
+"""The sanitizer that engines call: what its operations emit, what fails and costs what, threads, forks, plugins."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kvsan.hooks.null import NULL
+from kvsan.hooks.operations import Operations
+from kvsan.hooks.sanitizer import Sanitizer
+from kvsan.hooks.specification import hookimpl
 
 from kvsan import hooks
 from kvsan.commands.check import check_file
 from kvsan.errors import FindingRaised
 from kvsan.events import EVENT_CLASSES, Event
 from kvsan.findings import Failure, Finding
-from kvsan.hooks.null import NULL
-from kvsan.hooks.operations import Operations
-from kvsan.hooks.sanitizer import Sanitizer
-from kvsan.hooks.specification import hookimpl
 from kvsan.sinks import Collector
 from kvsan.traces import event_to_dict
 from kvsan.traces.recorder import Recorder
@@ -102,7 +102,8 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = [
     ("attach", ("kv", [2]), {"node": "n", "owner": "A"}, {"pool": "kv", "slots": [2], "node": "n", "owner": "A"}),
     ("evict", (), {"node": "n"}, {"node": "n"}),
     ("evict", ("kv", [2]), {}, {"pool": "kv", "slots": [2]}),
-    ("split", (), {"node": "n", "child": "c", "slots": [2], "pool": "kv"}, {"node": "n", "child": "c", "slots": [2], "pool": "kv"}),
+    ("split", (), {"node": "n", "child": "c", "slots": [2], "pool": "kv"},
+     {"node": "n", "child": "c", "slots": [2], "pool": "kv"}),
     ("match", (), {"node": "n", "ns": "x", "owner": "A"}, {"node": "n", "ns": "x", "owner": "A"}),
     ("lock", (), {"node": "n", "owner": "A"}, {"node": "n", "owner": "A"}),
     ("unlock", (), {"node": "n", "owner": "A"}, {"node": "n", "owner": "A"}),
@@ -128,7 +129,8 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = [
     ("req_abort", (), {"owner": "A"}, {"owner": "A"}),
     ("req_retract", (), {"owner": "A"}, {"owner": "A"}),
     ("req_end", (), {"owner": "A"}, {"owner": "A"}),
-    ("kv_record", (), {"row": 1, "allocated": 4, "committed": 3, "protected": 2, "owner": "A", "evicted": 1, "pool": "row"},
+    ("kv_record", (),
+     {"row": 1, "allocated": 4, "committed": 3, "protected": 2, "owner": "A", "evicted": 1, "pool": "row"},
      {"row": 1, "allocated": 4, "committed": 3, "protected": 2, "owner": "A", "evicted": 1, "pool": "row"}),
     ("count", ("kv",), {"available": 1, "evictable": 2, "protected": 3, "total": 4, "session": 5},
      {"pool": "kv", "available": 1, "evictable": 2, "protected": 3, "total": 4, "session": 5}),
@@ -236,7 +238,9 @@ def test_a_rule_that_fails_costs_its_concern_only(monkeypatch: pytest.MonkeyPatc
     assert facts(sanitizer.findings) == [("invalid_free", 7, "row:2")]
 
 
-def test_a_rule_about_ownership_that_fails_ends_everything_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_about_ownership_that_fails_ends_everything_and_the_engine_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sanitizer, listener = engine()
 
     def broken(state: object, event: object) -> None:
@@ -305,9 +309,15 @@ def test_a_plugin_that_fails_ends_and_costs_nothing_else(plugin: type[Any]) -> N
     assert [(f.where, f.error, f.cost) for f in listener.failures] == [
         ("alloc (event 3)", "ValueError: cannot go on", "the plugin angry hears of no further event")
     ]
-    assert [event.op for event in listener.events] == ["pool", "pool", "alloc", "alloc", "alloc", "free", "req_end"] or (
-        plugin is AngryWrapper
-    )
+    assert [event.op for event in listener.events] == [
+        "pool",
+        "pool",
+        "alloc",
+        "alloc",
+        "alloc",
+        "free",
+        "req_end",
+    ] or (plugin is AngryWrapper)
     assert getattr(angry, "heard", [2, 3]) == [2, 3]
 
 
@@ -345,7 +355,10 @@ def test_who_fails_at_hearing_of_findings_and_failures_does_not_reach_the_engine
     sanitizer.free("kv", [1], owner="A")
     sanitizer.alloc("none", [1])
     assert facts(sanitizer.findings) == [("invalid_free", 2, "kv:1")]
-    assert [failure.cost for failure in sanitizer.report().failures] == ["a finding was not told", "this event was not taken"]
+    assert [failure.cost for failure in sanitizer.report().failures] == [
+        "a finding was not told",
+        "this event was not taken",
+    ]
 
 
 def test_a_sink_that_fails_does_not_reach_the_engine() -> None:
@@ -372,7 +385,7 @@ def test_a_sink_that_fails_does_not_reach_the_engine() -> None:
 def test_raise_comes_after_the_shadow_took_the_event_in() -> None:
     sanitizer, listener = engine(on_error="raise")
     sanitizer.alloc("kv", [1], owner="A")
-    with pytest.raises(FindingRaised, match="kvsan: DOUBLE ALLOC on kv:1 by \"B\"") as caught:
+    with pytest.raises(FindingRaised, match='kvsan: DOUBLE ALLOC on kv:1 by "B"') as caught:
         sanitizer.alloc("kv", [1, 2], owner="B")
     assert caught.value.exit_status == 88
     assert facts([caught.value.finding]) == [("double_alloc", 3, "kv:1")]
@@ -442,7 +455,9 @@ def test_frames_of_the_engine_come_first_and_those_of_kvsan_and_pluggy_never_sho
     assert finding.present is not None and finding.earlier is not None
     line = engine_frees.__code__.co_firstlineno + 1
     for access in (finding.present, finding.earlier):
-        assert [(os.path.basename(f.file), f.line, f.function) for f in access.stack[:1]] == [(HERE, line, "engine_frees")]
+        assert [(os.path.basename(f.file), f.line, f.function) for f in access.stack[:1]] == [
+            (HERE, line, "engine_frees")
+        ]
     allocated = finding.provenance[0].stack
     assert [frame.function for frame in allocated[:2]] == [
         "engine_allocates", "test_frames_of_the_engine_come_first_and_those_of_kvsan_and_pluggy_never_show",
@@ -504,7 +519,9 @@ def test_four_threads_at_once() -> None:
     assert (kv.free, kv.owned, kv.pending, kv.cached) == (399 - held, held, 0, 0)
     words = sanitizer.tracker.state.pools["kv"].tenancy
     assert int(np.count_nonzero(words & 1)) == held
-    assert {finding.kind for finding in sanitizer.findings} <= {"double_alloc", "race"}, "only the slots kept by a round"
+    assert {finding.kind for finding in sanitizer.findings} <= {"double_alloc", "race"}, (
+        "only the slots kept by a round"
+    )
 
 
 def test_an_engine_that_frees_in_a_finalizer_while_an_event_is_handed_out() -> None:
@@ -563,7 +580,11 @@ def test_a_signal_handler_may_ask_and_tell_at_any_time() -> None:
 def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("KVSAN")} | environment
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments], capture_output=True, text=True, timeout=60, env=env
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=env,
     )
 
 
@@ -589,7 +610,9 @@ def test_a_fork_while_another_thread_is_at_it() -> None:
         print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children], len(s.findings))
     """)
     assert done.stdout == f"[{', '.join(['0'] * 20)}] 0\n"
-    assert {line.partition(" at ")[0] for line in done.stderr.split("\n") if line} == {'kvsan: DOUBLE FREE on kv:10 by "child"'}
+    assert {line.partition(" at ")[0] for line in done.stderr.split("\n") if line} == {
+        'kvsan: DOUBLE FREE on kv:10 by "child"'
+    }
 
 
 def test_a_fork_does_not_write_the_trace_twice(tmp_path: Path) -> None:
@@ -630,7 +653,8 @@ def test_off_costs_no_import_and_no_work() -> None:
         s = current()
         assert s is current()
         s.pool("kv", kind="kv", size=64); s.alloc("kv", object(), owner=3); s.anything_at_all(1, x=2)
-        print(s.enabled, s.data, sorted({name.partition(".")[0] for name in sys.modules} & {"numpy", "pluggy", "rich", "torch"}))
+        loaded = {name.partition(".")[0] for name in sys.modules}
+        print(s.enabled, s.data, sorted(loaded & {"numpy", "pluggy", "rich", "torch"}))
         try: s._private
         except AttributeError: print("private names are none of its operations")
         import kvsan

@@ -27,8 +27,8 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 class Rows:
     """Requests of the given lengths in rows of a table, their tokens in random slots.
 
-    Every slot that is nobody's is NaN and every cell behind a request's last is -7, so that reading one shows. Row 0,
-    the padding row, names slot 0, the padding slot.
+    Every slot that is nobody's is NaN, and the cells behind a request's last name one or are -7 by turns, so that
+    reading them shows. Row 0, the padding row, names slot 0, the padding slot.
     """
 
     lengths: Sequence[int]
@@ -45,10 +45,11 @@ class Rows:
         self.draw = torch.Generator().manual_seed(self.seed)
         count = sum(self.lengths)
         num_slots, num_rows = count + 20, len(self.lengths) + 3
-        slots = torch.randperm(num_slots - 1, generator=self.draw)[:count] + 1
+        slots = torch.randperm(num_slots - 2, generator=self.draw)[:count] + 2
         self.rows = torch.randperm(num_rows - 1, generator=self.draw)[: len(self.lengths)] + 1
         self.lens = torch.tensor(self.lengths, dtype=torch.int64)
         self.table = torch.full((num_rows, self.ctx), -7, dtype=torch.int32)
+        self.table[:, ::2] = 1
         self.table[0] = 0
         for row, own in zip(self.rows.tolist(), slots.split(list(self.lengths)), strict=True):
             self.table[row, : len(own)] = own.to(torch.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,13 @@ def test_every_kernel_compiles_for_every_target_without_a_gpu(cache: str) -> Non
         assert assembly > 1000 and binary > 1000, kernel
         assert 0 < registers <= (512 if target.startswith("gfx") else 255), kernel
         assert 0 <= shared <= SHARED, kernel
+
+
+def test_no_module_with_kernels_is_left_out() -> None:
+    from kvsan.kernels import aot as module
+
+    files = {path.stem for path in Path(module.__file__).parent.glob("*_kernel.py")}
+    assert files == set(module.KERNEL_MODULES)
 
 
 CODE = """

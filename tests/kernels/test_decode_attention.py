@@ -44,7 +44,7 @@ def test_agrees_with_float64(
         assert same_bits(now, before)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_agrees_with_float64_on_random_shapes(seed: int, device: torch.device, backend: Backend) -> None:
     draw = torch.Generator().manual_seed(seed)
 

@@ -27,4 +27,3 @@ def test_every_kernel_through_the_interpreter() -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "passed" in ran.stdout

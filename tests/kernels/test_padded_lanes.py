@@ -24,7 +24,7 @@ class Decode:
     """Requests in a pool and lanes over it. Slot 0 is NaN, and so is every other slot that is nobody's."""
 
     def __init__(self, device: torch.device, backend: Backend) -> None:
-        self.rows = Rows([33, 1, 40, 7, 20, 2, 64])
+        self.rows = Rows([33, 1, 40, 7, 20, 2, 9])
         self.k_pool, self.v_pool, self.table, self.row_ids = self.rows.pools(device)
         self.lanes = attention_lanes(LANES, 4, self.k_pool, self.v_pool, self.table, backend=backend)
         if device.type == "cuda" and backend is not Backend.TORCH:

@@ -18,6 +18,7 @@ from .watch import KV, ROWS, Watch
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
 """The allocators whose slots are followed; others have maps and moves that are not read yet."""
 PLAIN_ROWS = ("ReqToTokenPool", "HybridReqToTokenPool")
+"""The row pools that hand rows out through the probes; of another one, every row would look as if nobody held it."""
 
 _watch: Watch | None = None
 _found: list[Resolved] = []

@@ -21,9 +21,9 @@ def queued(watch: Watch, scheduler: Any, req: Any, *args: Any, **kwargs: Any) ->
     yield
 
 
-def release(watch: Watch, req: Any, tree: Any, **kwargs: Any) -> Reading:
+def release(watch: Watch, req: Any, tree_cache: Any, **kwargs: Any) -> Reading:
     """`release_kv_cache`: a finished, aborted or retracted request gives back what it holds; a session may keep it."""
-    if tree is not watch.tree:
+    if tree_cache is not watch.tree:
         yield
         return
     rid, owner, kv = str(req.rid), watch.owner_of(req), req.kv

@@ -43,21 +43,21 @@ def alloc_rows(watch: Watch, pool: Any, need_size: int) -> Reading:
         watch.give_up("beam search has begun, whose rows are written where kvsan does not look")
 
 
-def free(watch: Watch, pool: Any, holder: Any) -> Reading:
-    """`free(holder)`: a request or a session's slot gives its row back."""
-    if pool is not watch.rows or watch.rowing or not holder.kv.holds_kv:
+def free(watch: Watch, pool: Any, req: Any) -> Reading:
+    """`free(req)`: a request or a session's slot gives its row back."""
+    if pool is not watch.rows or watch.rowing or not req.kv.holds_kv:
         yield
         return
-    row = int(holder.kv.req_pool_idx)
-    owner = watch.owner_of_record.get(id(holder.kv)) or watch.owner_of_row.get(row)
+    row = int(req.kv.req_pool_idx)
+    owner = watch.owner_of_record.get(id(req.kv)) or watch.owner_of_row.get(row)
     before = len(pool.free_slots)
     watch.rowing += 1
     try:
         yield
     finally:
         watch.rowing -= 1
-    if holder.kv.req_pool_idx is None:
-        watch.owner_of_record.pop(id(holder.kv), None)
+    if req.kv.req_pool_idx is None:
+        watch.owner_of_record.pop(id(req.kv), None)
     _freed(watch, pool, [row], owner, before)
 
 

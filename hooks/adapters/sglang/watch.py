@@ -28,8 +28,9 @@ NONE: Slots = np.empty(0, np.int64)
 class Doing:
     """A call of the engine that says what the calls inside it are for.
 
-    `what`: extend, decode, publish, evict, release, session, idle; `owner` on whose behalf; `batch` the engine's batch;
-    `prefix` prefix lengths by row (extend); `values` and `domain` what is inserted in which key domain (publish).
+    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, idle; `owner` on whose behalf;
+    `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend); `values` and `domain` what is
+    inserted in which key domain (publish).
     """
 
     what: str
@@ -98,7 +99,7 @@ class Watch:
     def give_up(self, why: str) -> None:
         """Something begins that is not followed: the shadow would be wrong from here on, so nothing is judged."""
         self.blind = True
-        self.note(f"SGLang: nothing is watched any more from here on: {why}.")
+        self.complain("SGLang adapter", why, "nothing of SGLang is watched any more in this process")
 
     def complain(self, where: str, error: str, cost: str) -> None:
         """Tells a failure of the adapter, once."""

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ def others(served: Served) -> list[str]:
             {"SGLANG_TEST_RETRACT": "1", "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"},
         ),
         ("sessions", ("--max-total-tokens", "2048", "--enable-streaming-session"), {}),
+        ("no cache", ("--max-total-tokens", "2048", "--disable-radix-cache"), {}),
+        ("no overlap", ("--max-total-tokens", "700", "--page-size", "16", "--disable-overlap-schedule"), {}),
     ],
 )
 def test_clean(name: str, arguments: tuple[str, ...], variables: dict[str, str], model: Path, tmp_path: Path) -> None:
@@ -65,6 +68,8 @@ def test_clean(name: str, arguments: tuple[str, ...], variables: dict[str, str],
         assert load.run(served.port, 40) == (40, [])
         if "--enable-streaming-session" in arguments:
             assert load.sessions(served.port, 3) == 9
+        time.sleep(1)
+        assert "flushed" in str(load.post(served.port, "/flush_cache", {}))
         assert load.run(served.port, 12) == (12, [])
     assert others(served) == []
     assert served.report["failures"] == []

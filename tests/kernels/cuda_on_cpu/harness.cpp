@@ -33,9 +33,10 @@ extern "C" int decode_attention(float* out, const float* queries, const float* k
                                 float scale) {
     const auto kernel = dim <= 128 && v_dim <= 128 ? kvsan::decode_attention_kernel<float, 4>
                                                    : kvsan::decode_attention_kernel<float, 8>;
-    return run({static_cast<unsigned>(batch), static_cast<unsigned>(q_heads), 1}, kvsan::kWarps * kvsan::kWarpSize, [=] {
-        kernel(out, queries, k_pool, v_pool, table, rows, lens, k_stride, v_stride, row_stride, num_slots, num_rows, ctx,
-               static_cast<int>(group), static_cast<int>(dim), static_cast<int>(v_dim), scale);
+    const Index grid{static_cast<unsigned>(batch), static_cast<unsigned>(q_heads), 1};
+    return run(grid, kvsan::kWarps * kvsan::kWarpSize, [=] {
+        kernel(out, queries, k_pool, v_pool, table, rows, lens, k_stride, v_stride, row_stride, num_slots, num_rows,
+               ctx, static_cast<int>(group), static_cast<int>(dim), static_cast<int>(v_dim), scale);
     });
 }
 

@@ -1,0 +1,107 @@
+"""What the SGLang adapter does not follow it does not judge: it lowers its level or stops, and says so."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kvsan.hooks.adapters import sglang
+from kvsan.hooks.adapters.probes import Probe, Resolved
+from kvsan.hooks.adapters.sglang.watch import Watch
+from kvsan.hooks.sanitizer import Sanitizer
+
+
+def named(name: str, **fields: Any) -> Any:
+    """An object of a class of that name."""
+    return type(name, (SimpleNamespace,), {})(**fields)
+
+
+def watch_over(**changes: Any) -> Watch:
+    """A watch over as much of a plain scheduler as the adapter looks at before it begins."""
+    plain: dict[str, Any] = {
+        "allocator": named("TokenToKVPoolAllocator", page_size=1, size=8, available_size=lambda: 8),
+        "tree": named("UnifiedRadixCache", page_size=1, linker=None),
+        "rows": named("ReqToTokenPool", size=4),
+        "spec": True,
+        "host_tier": False,
+        "dllm_config": None,
+        **changes,
+    }
+    watch = Watch(Sanitizer())
+    watch.kv, watch.tree, watch.rows = plain["allocator"], plain["tree"], plain["rows"]
+    watch.scheduler = SimpleNamespace(
+        spec_algorithm=SimpleNamespace(is_none=lambda: plain["spec"]),
+        enable_hierarchical_cache=plain["host_tier"],
+        dllm_config=plain["dllm_config"],
+        model_config=SimpleNamespace(is_encoder_decoder=False),
+        device="cpu",
+        disaggregation_mode=SimpleNamespace(value=plain.get("mode", "null")),
+        token_to_kv_pool_allocator=watch.kv,
+        req_to_token_pool=watch.rows,
+        tree_cache=watch.tree,
+    )
+    return watch
+
+
+def test_a_plain_scheduler_is_followed() -> None:
+    watch = watch_over()
+    assert sglang._can_read_slots(watch, "cpu")
+    assert watch.san.report().notes == ()
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "why"),
+    [
+        ("cuda", {}, "slot ids are on the device (cuda)"),
+        ("cpu", {"allocator": named("SWATokenToKVPoolAllocator", page_size=1)}, "SWATokenToKVPoolAllocator"),
+        ("cpu", {"tree": named("LMCacheUnifiedRadixCache")}, "LMCacheUnifiedRadixCache"),
+        ("cpu", {"rows": named("HybridReqToTokenPool")}, "recurrent states"),
+        ("cpu", {"tree": named("UnifiedRadixCache", page_size=4)}, "larger than the cache's"),
+        ("cpu", {"spec": False}, "speculative decoding"),
+        ("cpu", {"host_tier": True}, "host tier"),
+        ("cpu", {"dllm_config": object()}, "block diffusion"),
+        (
+            "cpu",
+            {"allocator": named("TokenToKVPoolAllocator", page_size=1, size=8, available_size=lambda: 7)},
+            "before the scheduler was ready",
+        ),
+    ],
+)
+def test_what_is_not_followed_lowers_the_level(device: str, changes: dict[str, Any], why: str) -> None:
+    watch = watch_over(**changes)
+    assert not sglang._can_read_slots(watch, device)
+    (note,) = watch.san.report().notes
+    assert note.startswith("SGLang: only rows are watched")
+    assert why in note
+    assert watch.san.tracker.state.level == "rows"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"rows": named("DecodeReqToTokenPool", size=4)}, "DecodeReqToTokenPool"), ({"mode": "prefill"}, "other servers")],
+)
+def test_what_would_be_accused_wrongly_is_not_watched(changes: dict[str, Any], why: str) -> None:
+    watch = watch_over(**changes)
+    sglang._begin(watch, watch.scheduler)
+    assert watch.blind
+    (failure,) = watch.san.report().failures
+    assert why in failure.error
+    assert failure.cost == "nothing of SGLang is watched any more in this process"
+
+
+@pytest.mark.parametrize(("needed", "blind"), [(True, True), (False, False)])
+def test_a_missing_place_is_a_failure_and_may_end_the_watch(
+    needed: bool, blind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reader() -> Any:
+        yield
+
+    lost = Resolved(Probe("engine:gone", "alloc", reader, "everything", needed=needed), error="engine has no gone")
+    monkeypatch.setattr(sglang, "_found", [lost])
+    watch = watch_over()
+    assert sglang._in_place(watch) is not blind
+    failure, *rest = watch.san.report().failures
+    assert (failure.error, failure.cost) == ("engine has no gone", "not seen: everything (alloc)")
+    assert [each.cost for each in rest] == ["nothing of SGLang is watched any more in this process"] * blind
+    assert watch.blind
