@@ -8,19 +8,30 @@ ROW_REALLOC = "row-realloc-between-chunks"
 ABORT_KEEPS_ROW = "mixed-chunk-abort-keeps-row"
 ABORT_STILL_LEAKS = "mixed-chunk-abort-still-leaks"
 ABORT_DOUBLE_RELEASE = "mixed-chunk-abort-double-release"
+EVICTS_LOCKED = "eviction-ignores-locks"
+UNLOCKS_TWICE = "abort-unlocks-twice"
+KEEPS_LOCK = "lock-kept-on-abort"
+LATE_LOCK = "match-without-lock"
+PADDING_STATE = "padding-slot-handed-out"
+ROW_TWICE = "row-free-list-corrupt"
+TWO_FREES = "two-frees-one-page"
+WRONG_SLOT = "wrong-slot-freed-in-mixed-batch"
+EVICTABLE_DRIFTS = "evictable-size-drifts"
 
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One switch: `finding` is the kind that must be found, in `pool`; `consequence` what users of the engine see."""
+    """One switch: `finding` is the kind that must be found, in `pool` (None: it speaks of a node of the cache);
+    `consequence` what users of the engine see; `page_sizes` those at which the bug can show."""
 
     name: str
     reference: str
     feature: str
     finding: str
-    pool: str
+    pool: str | None
     summary: str
     consequence: str
+    page_sizes: tuple[int, ...] = (1, 16)
 
 
 BUGS: dict[str, Bug] = {
@@ -64,6 +75,93 @@ BUGS: dict[str, Bug] = {
             summary="A first attempt at the fix gives back the row of every request of a mixed batch that no longer "
             "runs, also of one that was retracted meanwhile and has given it back.",
             consequence="two requests share a row: wrong tokens",
+        ),
+        Bug(
+            name=EVICTS_LOCKED,
+            reference="sgl-project/sglang#38480",
+            feature="prefix cache, eviction",
+            finding="evict_locked",
+            pool=None,
+            summary="Eviction takes leaves that live requests have locked, as when a node that was split off lacks its "
+            "lock.",
+            consequence="wrong tokens once the slots are handed out again",
+        ),
+        Bug(
+            name=UNLOCKS_TWICE,
+            reference="bytedance-iaas/sglang#748",
+            feature="prefix cache, abort",
+            finding="lock_underflow",
+            pool=None,
+            summary="The abort of a request gives its lock back twice; the second takes another request's.",
+            consequence="wrong tokens: the prefix of the next request that locks the node can be evicted while it runs",
+        ),
+        Bug(
+            name=KEEPS_LOCK,
+            reference="sgl-project/sglang#20049",
+            feature="prefix cache, abort",
+            finding="lock_leak",
+            pool=None,
+            summary="The abort of a request does not give its lock back; the path can never be evicted again.",
+            consequence="stall: what is locked for good is missing, until a request that would fit waits for ever",
+        ),
+        Bug(
+            name=LATE_LOCK,
+            reference="vllm-project/vllm#33775",
+            feature="prefix cache, admission",
+            finding="use_after_free",
+            pool="kv",
+            summary="A matched prefix is locked only after the request has got its new slots, for which that very prefix "
+            "may be evicted.",
+            consequence="wrong tokens: the prefix's slots hold the new tokens' keys and values",
+        ),
+        Bug(
+            name=PADDING_STATE,
+            reference="sgl-project/sglang#17404",
+            feature="recurrent states, padding lanes",
+            finding="reserved_slot",
+            pool="state",
+            summary="State 0, which the padding lanes of a decode batch write, is handed out to a request.",
+            consequence="wrong tokens for the request that has it",
+        ),
+        Bug(
+            name=ROW_TWICE,
+            reference="FlashML-org/FreeToken#204",
+            feature="rows",
+            finding="double_alloc",
+            pool="req_to_token",
+            summary="Two rows come back together; one is put into the free list twice, the other is lost. The totals "
+            "are right.",
+            consequence="wrong tokens: two requests share a row",
+        ),
+        Bug(
+            name=TWO_FREES,
+            reference="sgl-project/sglang#38941",
+            feature="pages, overlap",
+            finding="page_double_free",
+            pool="kv",
+            summary="A request that ends gives back its computed slots and those allocated beyond them in two calls, which "
+            "meet in the middle of a page.",
+            consequence="wrong tokens: the page is handed out twice",
+            page_sizes=(16,),
+        ),
+        Bug(
+            name=WRONG_SLOT,
+            reference="sgl-project/sglang#10871",
+            feature="mixed chunk, abort",
+            finding="free_not_owner",
+            pool="kv",
+            summary="The slot of a request rejected in a mixed batch is looked up from the end of the batch, as if every "
+            "later request had one token: another request's slot is given back, its own is not. The totals are right.",
+            consequence="wrong tokens for the other request when its slot is handed out again",
+        ),
+        Bug(
+            name=EVICTABLE_DRIFTS,
+            reference="sgl-project/sglang#34823",
+            feature="prefix cache, splits",
+            finding="count_mismatch",
+            pool="kv",
+            summary="The split of a node counts its upper part to the evictable slots once more.",
+            consequence="crash: the scheduler counts on slots that eviction cannot give",
         ),
     )
 }

@@ -5,6 +5,10 @@ from __future__ import annotations
 from kvsan.hooks import current
 
 from .config import EngineConfig
+from .faulty_cache import CACHES
+from .faulty_holdings import HOLDINGS
+from .faulty_pools import ROW_POOLS, STATE_POOLS
+from .faulty_scheduler import SCHEDULERS
 from .forward import Forward
 from .holdings import Holdings
 from .model import Model
@@ -28,18 +32,19 @@ class Engine:
         probe = current() if probe is None else probe
         self.config = config
         self._probe = probe
-        self.rows = RowPool(config.rows, config.context_len + 1, probe)
+        bug = config.bug or ""
+        self.rows = ROW_POOLS.get(bug, RowPool)(config.rows, config.context_len + 1, probe)
         self.kv = KvPool(config.kv_tokens, config.page_size, probe)
-        self.states = StatePool(config.rows, probe) if config.hybrid else None
-        self.cache = RadixCache(self.kv, probe)
+        self.states = STATE_POOLS.get(bug, StatePool)(config.rows, probe) if config.hybrid else None
+        self.cache = CACHES.get(bug, RadixCache)(self.kv, probe)
         self._device = SimulatedDevice(make_policy(config.schedule_policy, config.seed), probe)
         schedule, forward = self._device.stream("sched"), self._device.stream("fwd")
         writer = RowWriter(
             self.rows, schedule, self._device.event("rows_read"), self._device.event("rows_written"), probe
         )
-        holdings = Holdings(self.rows, self.kv, self.cache, self.states, writer)
+        holdings = HOLDINGS.get(bug, Holdings)(self.rows, self.kv, self.cache, self.states, writer)
         model = Model(config.model_seed, hybrid=config.hybrid)
-        self.scheduler = Scheduler(
+        self.scheduler = SCHEDULERS.get(bug, Scheduler)(
             config,
             holdings,
             Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe),
@@ -55,6 +60,10 @@ class Engine:
 
     def abort(self, rid: str) -> None:
         self.scheduler.abort(rid)
+
+    def flush_cache(self) -> None:
+        """Gives back everything in the prefix cache that nobody uses."""
+        self.cache.evict(self.kv.size)
 
     def step(self) -> list[Output]:
         """One scheduler iteration; returns news for clients."""

@@ -18,6 +18,10 @@ from .streams import Device, Stream, StreamEvent
 
 Slots = npt.NDArray[np.int64]
 
+LANES = 4
+"""A batch of decodes runs with a multiple of so many lanes, as a captured graph would; padding lanes compute on the
+reserved slot 0 of every pool."""
+
 
 @dataclass(slots=True, eq=False)
 class _PagedMemory:
@@ -117,6 +121,10 @@ class Forward:
             drawn = choose(scores, sampling.temperature, sampling.seed, item.upto) if item.samples else 0
             self._last_drawn[item.row] = drawn
             batch.drawn.append(drawn)
+        if _has_padding(batch):
+            self._kv.keys[:, 0] = self._kv.values[:, 0] = 1.0
+            if self._states is not None:
+                self._states.data[0] = 1.0
 
     def _tell_data(self, batch: Batch) -> None:
         """Tells kvsan which slots the batch writes, and which states it clears, reads and writes."""
@@ -130,3 +138,10 @@ class Forward:
                     self._probe.write(STATES, item.state, **who)
                 self._probe.read(STATES, item.state, **who)
                 self._probe.write(STATES, item.state, **who)
+        if _has_padding(batch):
+            for pool in (KV,) if self._states is None else (KV, STATES):
+                self._probe.write(pool, 0, batch=batch.name, agent=self._stream.name)
+
+
+def _has_padding(batch: Batch) -> bool:
+    return all(item.tokens is None for item in batch.items) and len(batch.items) % LANES != 0

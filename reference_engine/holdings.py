@@ -29,11 +29,16 @@ class Holdings:
         node = self.cache.root
         if self.states is None and request.rejected is None:
             node = self.cache.match(request.tokens[:-1], request.rid)
-        self.cache.lock(node, request.rid)
-        self.cache.attach(node, 0, request.rid)
         request.node = node
         request.slots = [slot for step in node.path() for slot in step.slots]
         request.computed = request.published = len(request.slots)
+        self._hold_prefix(request)
+
+    def _hold_prefix(self, request: Request) -> None:
+        """Locks the prefix that was found, and shares its slots."""
+        assert request.node is not None
+        self.cache.lock(request.node, request.rid)
+        self.cache.attach(request.node, 0, request.rid)
 
     def take_row(self, request: Request) -> None:
         """Gives the request a row, and a state where the model needs one."""

@@ -107,12 +107,19 @@ class RadixCache:
         """Gives back leaves without locks, least recently used first, until that many slots are free again."""
         while slots > 0 and (leaves := self._leaves()):
             leaf = min(leaves, key=lambda node: node.last_used)
-            assert leaf.parent is not None
-            del leaf.parent.children[self._key(leaf.tokens)]
-            self.evictable -= len(leaf.slots)
             slots -= len(leaf.slots)
-            self._probe.evict(node=leaf.name)
-            self._kv.reclaim(leaf.slots)
+            self._remove(leaf)
+
+    def _remove(self, leaf: Node) -> None:
+        assert leaf.parent is not None
+        del leaf.parent.children[self._key(leaf.tokens)]
+        self.evictable -= len(leaf.slots)
+        self._probe.evict(node=leaf.name)
+        self._kv.reclaim(leaf.slots)
+
+    def _may_go(self, node: Node) -> bool:
+        """Whether the node can be evicted now."""
+        return not node.children and node.locks == 0
 
     def _leaves(self) -> list[Node]:
         leaves: list[Node] = []
@@ -120,7 +127,7 @@ class RadixCache:
         while open_nodes:
             node = open_nodes.pop()
             open_nodes.extend(node.children.values())
-            if not node.children and node.locks == 0 and node is not self.root:
+            if node is not self.root and self._may_go(node):
                 leaves.append(node)
         return leaves
 

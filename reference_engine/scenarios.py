@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from . import bugs
+from . import bugs, cache_scenarios, release_scenarios
 from .config import EngineConfig
 from .request import SamplingParams
+from .scenario import Builder, Scenario
 from .workload import Arrival, random_text
 
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """An engine with the bug switched on, and what arrives; `victims` are the requests whose tokens may go wrong."""
-
-    config: EngineConfig
-    arrivals: list[Arrival]
-    victims: tuple[str, ...]
-
-    def fixed(self) -> Scenario:
-        """The same without the bug."""
-        return replace(self, config=replace(self.config, bug=None))
+__all__ = ["Scenario", "scenario"]
 
 
 def scenario(
-    name: str, seed: int, *, page_size: int = 1, loop: str = "overlap", schedule_policy: str = "late"
+    name: str,
+    seed: int,
+    *,
+    page_size: int = 1,
+    loop: str = "overlap",
+    schedule_policy: str = "late",
+    biting: bool = False,
 ) -> Scenario:
     """The workload for the bug of that name; KeyError if there is none.
 
-    The bugs of the mixed chunk need the overlapped loop, as in history.
+    `biting` gives a workload that shows the bug's consequence, where the usual one ends before it would. The bugs of the
+    mixed chunk need the overlapped loop, as in history.
     """
     base = EngineConfig(page_size=page_size, loop=loop, schedule_policy=schedule_policy, seed=seed, bug=name)
-    return _BUILDERS[name](base, random.Random(seed))
+    builders = {**_BUILDERS, **_BITING} if biting else _BUILDERS
+    return builders[name](base, random.Random(seed))
 
 
 def _row_realloc(base: EngineConfig, rng: random.Random) -> Scenario:
@@ -83,9 +80,12 @@ def _retracted_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenari
     return Scenario(config, arrivals, late)
 
 
-_BUILDERS: dict[str, Callable[[EngineConfig, random.Random], Scenario]] = {
+_BUILDERS: dict[str, Builder] = {
     bugs.ROW_REALLOC: _row_realloc,
     bugs.ABORT_KEEPS_ROW: _rejected_in_mixed_batch,
     bugs.ABORT_STILL_LEAKS: _rejected_in_mixed_batch,
     bugs.ABORT_DOUBLE_RELEASE: _retracted_in_mixed_batch,
+    **cache_scenarios.BUILDERS,
+    **release_scenarios.BUILDERS,
 }
+_BITING: dict[str, Builder] = {**cache_scenarios.BITING, **release_scenarios.BITING}

@@ -66,18 +66,25 @@ def random_workload(
     return arrivals
 
 
-def drive(engine: Engine, arrivals: Iterable[Arrival]) -> dict[str, Answer]:
-    """Steps the engine through the workload until nothing is left to do; the answer to each request."""
+def drive(
+    engine: Engine, arrivals: Iterable[Arrival], *, flush_at: int | None = None, max_steps: int = MAX_STEPS
+) -> dict[str, Answer]:
+    """Steps the engine through the workload until nothing is left to do; the answer to each request.
+
+    Before the step `flush_at` the prefix cache is flushed. RuntimeError if `max_steps` are not enough.
+    """
     todo = sorted(arrivals, key=lambda arrival: arrival.step)
     aborts = sorted((a.abort_at, a.rid) for a in todo if a.abort_at is not None)
     answers: dict[str, Answer] = {}
-    for step in range(MAX_STEPS):
+    for step in range(max_steps):
         while todo and todo[0].step <= step:
             arrival = todo.pop(0)
             answers[arrival.rid] = Answer([])
             engine.add(Request(arrival.rid, list(arrival.prompt), arrival.sampling))
         while aborts and aborts[0][0] <= step:
             engine.abort(aborts.pop(0)[1])
+        if step == flush_at:
+            engine.flush_cache()
         if engine.busy:
             for output in engine.step():
                 answer = answers[output.rid]
@@ -85,7 +92,7 @@ def drive(engine: Engine, arrivals: Iterable[Arrival]) -> dict[str, Answer]:
                 answer.finish, answer.error = output.finish, output.error
         elif not todo:
             return answers
-    raise RuntimeError(f"the engine is still busy after {MAX_STEPS} steps: {engine.totals()}")
+    raise RuntimeError(f"the engine is still busy after {max_steps} steps: {engine.totals()}")
 
 
 def random_text(rng: random.Random, count: int) -> tuple[int, ...]:

@@ -1,0 +1,34 @@
+"""Prefix caches with a historical bug, each beside the method of `RadixCache` that it gets wrong."""
+
+from __future__ import annotations
+
+from . import bugs
+from .radix_cache import Node, RadixCache
+
+
+class EvictsWhatIsLocked(RadixCache):
+    """Takes every leaf for evictable."""
+
+    def _may_go(self, node: Node) -> bool:
+        return not node.children
+
+    def _remove(self, leaf: Node) -> None:
+        if leaf.locks:
+            self.protected -= len(leaf.slots)
+            self.evictable += len(leaf.slots)
+        super()._remove(leaf)
+
+
+class CountsSplitsTwice(RadixCache):
+    """Adds the upper part of a node that is split to the evictable slots, where it was counted already."""
+
+    def _split(self, node: Node, length: int) -> Node:
+        upper = super()._split(node, length)
+        self.evictable += length
+        return upper
+
+
+CACHES: dict[str, type[RadixCache]] = {
+    bugs.EVICTS_LOCKED: EvictsWhatIsLocked,
+    bugs.EVICTABLE_DRIFTS: CountsSplitsTwice,
+}
