@@ -8,6 +8,15 @@ ROW_REALLOC = "row-realloc-between-chunks"
 ABORT_KEEPS_ROW = "mixed-chunk-abort-keeps-row"
 ABORT_STILL_LEAKS = "mixed-chunk-abort-still-leaks"
 ABORT_DOUBLE_RELEASE = "mixed-chunk-abort-double-release"
+NEVER_UNLOCKS = "write-through-never-unlocks"
+EVICT_UNDER_WRITE_BACK = "evict-under-write-back"
+BACKUP_NOT_ORDERED = "backup-not-ordered"
+LOAD_NOT_AWAITED = "load-back-not-awaited"
+LOAD_NOT_FENCED = "load-back-not-fenced"
+PREFETCH_TAIL = "prefetch-tail-freed-twice"
+ABORT_FREES = "abort-frees-under-transfer"
+ABORT_LEAKS = "abort-in-transfer-queue-leaks"
+DECODE_BEFORE_END = "decode-reads-before-transfer-ends"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from kvsan.hooks import current
 
 from .config import EngineConfig
+from .disaggregation import DecodeSide, PrefillServer
 from .forward import Forward
 from .holdings import Holdings
+from .host_tier import HostTier
 from .model import Model
 from .policies import make_policy
 from .pools import KvPool, RowPool, StatePool
@@ -16,6 +18,7 @@ from .request import Output, Request
 from .row_writer import RowWriter
 from .scheduler import Scheduler
 from .streams import SimulatedDevice
+from .transfers import Carrier
 
 
 class Engine:
@@ -28,7 +31,7 @@ class Engine:
         probe = current() if probe is None else probe
         self.config = config
         self._probe = probe
-        self.rows = RowPool(config.rows, config.context_len + 1, probe)
+        self.rows = RowPool(config.rows + config.prealloc_rows, config.context_len + 1, probe)
         self.kv = KvPool(config.kv_tokens, config.page_size, probe)
         self.states = StatePool(config.rows, probe) if config.hybrid else None
         self.cache = RadixCache(self.kv, probe)
@@ -39,12 +42,15 @@ class Engine:
         )
         holdings = Holdings(self.rows, self.kv, self.cache, self.states, writer)
         model = Model(config.model_seed, hybrid=config.hybrid)
-        self.scheduler = Scheduler(
-            config,
-            holdings,
-            Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe),
-            probe,
-        )
+        runner = Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe)
+        self.tier = self.decode_side = None
+        if config.host_tokens:
+            copies, io = (Carrier(self._device, name, runner.latest, probe) for name in ("copy", "io"))
+            self.tier = HostTier(config, self.cache, copies, io, probe)
+        if config.prealloc_rows:
+            nic = Carrier(self._device, "nic", runner.latest, probe)
+            self.decode_side = DecodeSide(config, holdings, PrefillServer(model), nic, probe)
+        self.scheduler = Scheduler(config, holdings, runner, probe, self.tier, self.decode_side)
 
     @property
     def busy(self) -> bool:
