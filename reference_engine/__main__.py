@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from .bugs import BUGS
 from .client import WORKLOADS, run
 from .config import EngineConfig
-from .policies import POLICY_NAMES
+from .policies import FEATURE_POLICY_NAMES, POLICY_NAMES
 
 _HELP = {
     "page_size": "token slots in a page",
@@ -24,9 +24,18 @@ _HELP = {
     "seed": "seed of the schedule policy",
     "model_seed": "seed of the model's weights",
     "hybrid": "the second layer is a recurrent state space",
+    "host_tokens": "token slots of the tier in host memory; 0 for none",
+    "host_write": "when the host tier is filled: when the cache inserts (through) or evicts (back)",
+    "storage": "a tier behind the host's, from which arriving requests prefetch",
+    "prealloc_rows": "rows for requests whose prompt another server computes; 0 to compute prompts here",
     "bug": "a historical bug to switch on",
 }
-_CHOICES = {"loop": ("overlap", "normal"), "schedule_policy": POLICY_NAMES, "bug": tuple(BUGS)}
+_CHOICES = {
+    "loop": ("overlap", "normal"),
+    "schedule_policy": (*POLICY_NAMES, *FEATURE_POLICY_NAMES),
+    "host_write": ("through", "back"),
+    "bug": tuple(BUGS),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,6 +17,15 @@ ROW_TWICE = "row-free-list-corrupt"
 TWO_FREES = "two-frees-one-page"
 WRONG_SLOT = "wrong-slot-freed-in-mixed-batch"
 EVICTABLE_DRIFTS = "evictable-size-drifts"
+NEVER_UNLOCKS = "write-through-never-unlocks"
+EVICT_UNDER_WRITE_BACK = "evict-under-write-back"
+BACKUP_NOT_ORDERED = "backup-not-ordered"
+LOAD_NOT_AWAITED = "load-back-not-awaited"
+LOAD_NOT_FENCED = "load-back-not-fenced"
+PREFETCH_TAIL = "prefetch-tail-freed-twice"
+ABORT_FREES = "abort-frees-under-transfer"
+ABORT_LEAKS = "abort-in-transfer-queue-leaks"
+DECODE_BEFORE_END = "decode-reads-before-transfer-ends"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ class EngineConfig:
     """Sizes are in tokens, except `rows` (request rows, the reserved row 0 not counted).
 
     `kv_tokens` counts usable token slots (the reserved page 0 not counted), a multiple of `page_size`.
+    `host_tokens` above 0 adds a tier in host memory, filled when nodes are inserted (`host_write` "through") or evicted
+    ("back"); `storage` adds a further one behind it. `prealloc_rows` above 0 makes this the decode side of a
+    disaggregated pair, with so many rows for requests whose keys and values are on their way.
     `schedule_policy` orders the simulated streams (see `policies`), `seed` seeds the policy, `model_seed` the weights.
     """
 
@@ -32,6 +35,10 @@ class EngineConfig:
     seed: int = 0
     model_seed: int = 0
     hybrid: bool = False
+    host_tokens: int = 0
+    host_write: str = "through"
+    storage: bool = False
+    prealloc_rows: int = 0
     bug: str | None = None
 
     def __post_init__(self) -> None:
@@ -46,6 +53,16 @@ class EngineConfig:
             raise ValueError(f"kv_tokens: {self.kv_tokens} is not a multiple of page_size {self.page_size}")
         if self.kv_tokens <= INPUT_MARGIN:
             raise ValueError(f"kv_tokens: {self.kv_tokens} leaves no room for an input")
+        if self.host_tokens < 0 or self.host_tokens % self.page_size:
+            raise ValueError(f"host_tokens: {self.host_tokens} is no multiple of page_size {self.page_size}")
+        if self.host_write not in ("through", "back"):
+            raise ValueError(f"host_write: {self.host_write!r} is neither 'through' nor 'back'")
+        if self.storage and not self.host_tokens:
+            raise ValueError("storage: it needs a host tier, that is host_tokens above 0")
+        if self.prealloc_rows < 0:
+            raise ValueError(f"prealloc_rows: {self.prealloc_rows} is negative")
+        if self.hybrid and (self.host_tokens or self.prealloc_rows):
+            raise ValueError("hybrid: neither the host tier nor transfers carry recurrent states")
         if self.bug is not None and self.bug not in BUGS:
             raise ValueError(f"bug: {self.bug!r} is unknown; known are {', '.join(BUGS)}")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from kvsan.hooks import current
 
 from .config import EngineConfig
+from .disaggregation import DecodeSide, PrefillServer
 from .faulty_cache import CACHES
 from .faulty_holdings import HOLDINGS
 from .faulty_pools import ROW_POOLS, STATE_POOLS
 from .faulty_scheduler import SCHEDULERS
 from .forward import Forward
 from .holdings import Holdings
+from .host_tier import HostTier
 from .model import Model
 from .policies import make_policy
 from .pools import KvPool, RowPool, StatePool
@@ -20,6 +22,7 @@ from .request import Output, Request
 from .row_writer import RowWriter
 from .scheduler import Scheduler
 from .streams import SimulatedDevice
+from .transfers import Carrier
 
 
 class Engine:
@@ -33,7 +36,8 @@ class Engine:
         self.config = config
         self._probe = probe
         bug = config.bug or ""
-        self.rows = ROW_POOLS.get(bug, RowPool)(config.rows, config.context_len + 1, probe)
+        rows = config.rows + config.prealloc_rows
+        self.rows = ROW_POOLS.get(bug, RowPool)(rows, config.context_len + 1, probe)
         self.kv = KvPool(config.kv_tokens, config.page_size, probe)
         self.states = STATE_POOLS.get(bug, StatePool)(config.rows, probe) if config.hybrid else None
         self.cache = CACHES.get(bug, RadixCache)(self.kv, probe)
@@ -44,12 +48,15 @@ class Engine:
         )
         holdings = HOLDINGS.get(bug, Holdings)(self.rows, self.kv, self.cache, self.states, writer)
         model = Model(config.model_seed, hybrid=config.hybrid)
-        self.scheduler = SCHEDULERS.get(bug, Scheduler)(
-            config,
-            holdings,
-            Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe),
-            probe,
-        )
+        runner = Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe)
+        self.tier = self.decode_side = None
+        if config.host_tokens:
+            copies, io = (Carrier(self._device, name, runner.latest, probe) for name in ("copy", "io"))
+            self.tier = HostTier(config, self.cache, copies, io, probe)
+        if config.prealloc_rows:
+            nic = Carrier(self._device, "nic", runner.latest, probe)
+            self.decode_side = DecodeSide(config, holdings, PrefillServer(model), nic, probe)
+        self.scheduler = SCHEDULERS.get(bug, Scheduler)(config, holdings, runner, probe, self.tier, self.decode_side)
 
     @property
     def busy(self) -> bool:

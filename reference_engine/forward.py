@@ -34,12 +34,12 @@ class _PagedMemory:
     items: list[Item] = field(default_factory=list)
 
     def store(self, layer: int, keys: Array, values: Array) -> None:
-        self.kv.keys[layer, self.written] = keys
-        self.kv.values[layer, self.written] = values
+        self.kv.keys[layer][self.written] = keys
+        self.kv.values[layer][self.written] = values
 
     def context(self, layer: int, span: int) -> tuple[Array, Array]:
         slots = self.captured[span]
-        return self.kv.keys[layer, slots], self.kv.values[layer, slots]
+        return self.kv.keys[layer][slots], self.kv.values[layer][slots]
 
     def state(self, layer: int, span: int) -> Array:
         assert self.states is not None
@@ -74,6 +74,7 @@ class Forward:
         self._writer = writer
         self._probe = probe
         self._last_drawn = np.zeros(rows.table.shape[0], dtype=np.int64)
+        self._latest: StreamEvent | None = None
         self._idle_events: list[StreamEvent] = []
         self._event_names = (f"batch_done_{number}" for number in count(1))
 
@@ -93,6 +94,15 @@ class Forward:
         self._stream.submit(lambda: self._run(batch, captured))
         batch.finished = self._idle_events.pop() if self._idle_events else self._device.event(next(self._event_names))
         self._stream.record(batch.finished)
+        self._latest = batch.finished
+
+    def latest(self) -> StreamEvent | None:
+        """The end of the batch that was launched last: what other streams wait for before they touch its slots."""
+        return self._latest
+
+    def prime(self, row: int, token: int) -> None:
+        """Makes the token, drawn elsewhere, the input of the row's next decode."""
+        self._stream.submit(lambda: self._last_drawn.__setitem__(row, token))
 
     def result(self, batch: Batch) -> list[int]:
         """Waits for the batch; the drawn token of each item, 0 where none was drawn."""
@@ -122,7 +132,8 @@ class Forward:
             self._last_drawn[item.row] = drawn
             batch.drawn.append(drawn)
         if _has_padding(batch):
-            self._kv.keys[:, 0] = self._kv.values[:, 0] = 1.0
+            for layer in (*self._kv.keys, *self._kv.values):
+                layer[0] = 1.0
             if self._states is not None:
                 self._states.data[0] = 1.0
 

@@ -12,17 +12,17 @@ from .request import SamplingParams
 from .tokenizer import EOS
 
 
-class _Scratch:
+class Scratch:
     """Memory of one request that is computed from its first token, and forgotten."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[Array, Array]] = [(np.empty(0), np.empty(0))] * LAYERS
+        self.kept: list[tuple[Array, Array]] = [(np.empty(0), np.empty(0))] * LAYERS
 
     def store(self, layer: int, keys: Array, values: Array) -> None:
-        self._kept[layer] = keys, values
+        self.kept[layer] = keys, values
 
     def context(self, layer: int, span: int) -> tuple[Array, Array]:
-        return self._kept[layer]
+        return self.kept[layer]
 
     def state(self, layer: int, span: int) -> Array:
         return np.zeros(DIM)
@@ -52,6 +52,6 @@ class Oracle:
 
     def _logits(self, tokens: tuple[int, ...]) -> Array:
         span = Span(0, len(tokens), 0)
-        hidden = self._model.forward(np.array(tokens, dtype=np.int64), [span], _Scratch())
+        hidden = self._model.forward(np.array(tokens, dtype=np.int64), [span], Scratch())
         logits: Array = self._model.logits(hidden[-1:])[0]
         return logits

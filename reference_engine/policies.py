@@ -84,7 +84,10 @@ class RandomPriority(Policy):
 
 
 POLICY_NAMES = ("in-order", "late", "starve:fwd", "starve:sched", "random")
-"""Policies with the streams that the engine has."""
+"""Policies with the streams that every engine has."""
+
+FEATURE_POLICY_NAMES = ("starve:copy", "starve:nic", "starve:io")
+"""Policies with streams that single features add."""
 
 
 def make_policy(name: str, seed: int) -> Policy:
@@ -95,6 +98,8 @@ def make_policy(name: str, seed: int) -> Policy:
         return Late()
     if name == "random":
         return RandomPriority(seed)
-    if name.startswith("starve:") and name in POLICY_NAMES:
+    if name.startswith("starve:") and name in (*POLICY_NAMES, *FEATURE_POLICY_NAMES):
         return Starve(name.removeprefix("starve:"))
-    raise ValueError(f"schedule policy {name!r} is unknown; known are {', '.join(POLICY_NAMES)}")
+    raise ValueError(
+        f"schedule policy {name!r} is unknown; known are {', '.join((*POLICY_NAMES, *FEATURE_POLICY_NAMES))}"
+    )

@@ -62,17 +62,21 @@ class StatePool:
 
 
 class KvPool:
-    """Token slots in pages, and the keys and values [layers, slots, heads, dim] behind them. Page 0 is padding."""
+    """Token slots in pages, and for each layer the keys and values [slots, heads, dim] behind them. Page 0 is padding.
 
-    def __init__(self, tokens: int, page_size: int, probe: Probe) -> None:
+    `name` and `kind` say which pool of the trace it is: the device's, or a tier's in host memory.
+    """
+
+    def __init__(self, tokens: int, page_size: int, probe: Probe, *, name: str = KV, kind: str = "kv") -> None:
         slots = tokens + page_size
-        self.keys = np.zeros((LAYERS, slots, HEADS, HEAD_DIM))
-        self.values = np.zeros((LAYERS, slots, HEADS, HEAD_DIM))
+        self.name = name
+        self.keys = [np.zeros((slots, HEADS, HEAD_DIM)) for _ in range(LAYERS)]
+        self.values = [np.zeros((slots, HEADS, HEAD_DIM)) for _ in range(LAYERS)]
         self.size = tokens
         self.page_size = page_size
         self._free_pages = deque(range(1, slots // page_size))
         self._probe = probe
-        probe.pool(KV, kind="kv", size=slots, page=page_size, reserved=list(range(page_size)))
+        probe.pool(name, kind=kind, size=slots, page=page_size, reserved=list(range(page_size)))
 
     @property
     def available(self) -> int:
@@ -92,14 +96,14 @@ class KvPool:
             last = last + 1 if (last + 1) % self.page_size else self._free_pages.popleft() * self.page_size
             slots.append(last)
         if slots:
-            self._probe.alloc(KV, slots, owner=owner)
+            self._probe.alloc(self.name, slots, owner=owner)
         return slots
 
     def give_back(self, slots: list[int], owner: str) -> None:
         """Gives back the pages of the slots."""
         if slots:
             self.reclaim(slots)
-            self._probe.free(KV, slots, owner=owner)
+            self._probe.free(self.name, slots, owner=owner)
 
     def reclaim(self, slots: list[int]) -> None:
         """Puts the pages of the slots into the free list."""

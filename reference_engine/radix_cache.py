@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from .pools import KV, KvPool
+from .pools import KvPool
 from .probe import Probe
 
 
@@ -30,22 +31,33 @@ class Node:
             node = node.parent
         return nodes[::-1]
 
+    def path_tokens(self) -> list[int]:
+        """The tokens from the root down to this node's last."""
+        return [token for step in self.path() for token in step.tokens]
+
+    def path_slots(self) -> list[int]:
+        """The slots that hold them."""
+        return [slot for step in self.path() for slot in step.slots]
+
 
 class RadixCache:
     """Token sequences and the slots that hold their keys and values, in whole pages.
 
     A slot in the tree belongs to its node. Who uses a node's slots locks the node, which protects its ancestors too.
-    `evictable` and `protected` count the slots of nodes without and with locks.
+    `evictable` and `protected` count the slots of nodes without and with locks. `inserted` is called with each new
+    node, `evicting` with each leaf that is about to be given back.
     """
 
-    def __init__(self, kv: KvPool, probe: Probe) -> None:
+    def __init__(self, kv: KvPool, probe: Probe, *, prefix: str = "n") -> None:
         self.root = Node("root", None, [], [])
         self.evictable = 0
         self.protected = 0
-        self._kv = kv
+        self.kv = kv
+        self.inserted: Callable[[Node], object] = lambda node: None
+        self.evicting: Callable[[Node], object] = lambda leaf: None
         self._page = kv.page_size
         self._probe = probe
-        self._names = (f"n{number}" for number in count(1))
+        self._names = (f"{prefix}{number}" for number in count(1))
         self._clock = count(1)
 
     def match(self, tokens: list[int], owner: str) -> Node:
@@ -67,7 +79,8 @@ class RadixCache:
         child = Node(next(self._names), node, tokens[cached:], slots[cached:], last_used=next(self._clock))
         node.children[self._key(child.tokens)] = child
         self.evictable += len(child.slots)
-        self._probe.insert(KV, child.slots, owner=owner, node=child.name, parent=parent)
+        self._probe.insert(self.kv.name, child.slots, owner=owner, node=child.name, parent=parent)
+        self.inserted(child)
         return child, cached
 
     def attach(self, node: Node, begin: int, owner: str) -> None:
@@ -75,13 +88,13 @@ class RadixCache:
         position = 0
         for step in node.path():
             if position >= begin:
-                self._probe.attach(KV, step.slots, owner=owner, node=step.name)
+                self._probe.attach(self.kv.name, step.slots, owner=owner, node=step.name)
             position += len(step.slots)
 
     def detach(self, slots: list[int], owner: str) -> None:
         """Ends the owner's share of the slots; the nodes keep them."""
         if slots:
-            self._probe.free(KV, slots, owner=owner)
+            self._probe.free(self.kv.name, slots, owner=owner)
 
     def lock(self, node: Node, owner: str) -> None:
         """Protects the node and its ancestors from eviction."""
@@ -112,10 +125,11 @@ class RadixCache:
 
     def _remove(self, leaf: Node) -> None:
         assert leaf.parent is not None
+        self.evicting(leaf)
         del leaf.parent.children[self._key(leaf.tokens)]
         self.evictable -= len(leaf.slots)
         self._probe.evict(node=leaf.name)
-        self._kv.reclaim(leaf.slots)
+        self.kv.reclaim(leaf.slots)
 
     def _may_go(self, node: Node) -> bool:
         """Whether the node can be evicted now."""
@@ -152,7 +166,7 @@ class RadixCache:
         node.parent.children[self._key(node.tokens)] = upper
         node.tokens, node.slots, node.parent = node.tokens[length:], node.slots[length:], upper
         upper.children[self._key(node.tokens)] = node
-        self._probe.split(node=node.name, child=upper.name, slots=upper.slots, pool=KV)
+        self._probe.split(node=node.name, child=upper.name, slots=upper.slots, pool=self.kv.name)
         return upper
 
     def _common(self, a: list[int], b: list[int]) -> int:

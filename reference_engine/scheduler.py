@@ -13,8 +13,10 @@ from itertools import count
 from . import bugs
 from .batch import Batch, Item
 from .config import EngineConfig
+from .disaggregation import DecodeSide
 from .forward import Forward
 from .holdings import Holdings
+from .host_tier import HostTier
 from .pools import KV, ROWS
 from .probe import Probe
 from .request import Finish, Output, Request
@@ -24,11 +26,21 @@ from .row_writer import RowWrite
 class Scheduler:
     """Requests wait, are prefilled in chunks (at most one request has chunks to come), then decode until they end."""
 
-    def __init__(self, config: EngineConfig, holdings: Holdings, forward: Forward, probe: Probe) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        holdings: Holdings,
+        forward: Forward,
+        probe: Probe,
+        tier: HostTier | None = None,
+        decode_side: DecodeSide | None = None,
+    ) -> None:
         self._config = config
         self._holdings = holdings
         self._forward = forward
         self._probe = probe
+        self._tier = tier
+        self._decode_side = decode_side
         self._names = (str(number) for number in count(1))
         self.waiting: deque[Request] = deque()
         self.chunked: Request | None = None
@@ -41,7 +53,15 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether anything is queued, running, in flight or to be told."""
-        return bool(self.waiting or self.chunked or self.running or self.in_flight or self._outputs)
+        return bool(
+            self.waiting
+            or self.chunked
+            or self.running
+            or self.in_flight
+            or self._outputs
+            or (self._tier is not None and self._tier.busy)
+            or (self._decode_side is not None and self._decode_side.busy)
+        )
 
     def add(self, request: Request) -> None:
         """Queues a request. One that can never fit is queued as rejected: it ends in its first prefill."""
@@ -55,6 +75,10 @@ class Scheduler:
         if request.rejected is not None:
             request.prompt = [0]
         self.waiting.append(request)
+        if self._decode_side is not None:
+            self._decode_side.queued(request)
+        elif self._tier is not None:
+            self._tier.expect(request)
 
     def abort(self, rid: str) -> None:
         """Ends a request at whatever stage it is; an unknown id is no error, it may just have ended."""
@@ -62,12 +86,17 @@ class Scheduler:
             if request.rid == rid:
                 self._forget(request)
                 self._end(request, Finish.ABORT)
+        if self._decode_side is not None:
+            self._decode_side.abort(rid)
 
     def step(self) -> list[Output]:
         """One iteration; returns what there is to tell the clients."""
+        self._acknowledge(wait=False)
         batch = self._next_batch()
         if batch is not None:
             self._launch(batch)
+        elif not self.in_flight:
+            self._acknowledge(wait=True)
         overlap = self._config.loop == "overlap"
         if overlap or batch is None or batch.samples:
             while len(self.in_flight) > (1 if overlap and batch is not None else 0):
@@ -90,6 +119,9 @@ class Scheduler:
         return Batch(next(self._names), items, mixed)
 
     def _prefill_items(self) -> list[Item]:
+        if self._decode_side is not None:
+            self._receive(self._decode_side)
+            return []
         budget = self._config.chunked_prefill_size
         items: list[Item] = []
         if self.chunked is not None:
@@ -125,6 +157,8 @@ class Scheduler:
 
     def _admit(self, request: Request, budget: int) -> Item | None:
         """Starts a waiting request; None if there is no room for its tokens and one step of those that run."""
+        if self._tier is not None and not self._tier.prefix_ready(request.tokens[:-1]):
+            return None
         self._holdings.find_prefix(request)
         upto = min(len(request.tokens), request.computed + budget)
         reserve = self._config.page_size * len(self.running)
@@ -142,6 +176,29 @@ class Scheduler:
         if upto < len(tokens):
             self.chunked = request
         return self._extend(request, upto, tokens[start:upto], samples=upto == len(tokens))
+
+    def _receive(self, side: DecodeSide) -> None:
+        """The decode side: asks for what waits as far as there is room, and lets run what has arrived."""
+        while self.waiting and side.start(self.waiting[0], len(self.running)):
+            self.waiting.popleft()
+        while (aborted := side.take_aborted()) is not None:
+            self._tell_end(aborted, Finish.ABORT, [])
+        while len(self.running) < self._config.rows and (landed := side.take_landed()) is not None:
+            request, token = landed
+            if request.rejected is not None:
+                self._end(request, Finish.ABORT)
+                continue
+            assert request.row is not None
+            self._forward.prime(request.row, token)
+            self.running.append(request)
+            self._take_token(request, token, first=True)
+
+    def _acknowledge(self, *, wait: bool) -> None:
+        """Takes note of the copies that have ended beside the forward; `wait` waits for them."""
+        if self._tier is not None:
+            self._tier.step(wait=wait, prefilling=bool(self.waiting or self.chunked))
+        if self._decode_side is not None:
+            self._decode_side.step(wait=wait)
 
     def _decode_fits(self) -> bool:
         demand = sum(self._holdings.demand(request, request.computed + 1) for request in self.running)

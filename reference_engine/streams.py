@@ -24,6 +24,9 @@ class StreamEvent(Protocol):
     def synchronize(self) -> None:
         """Blocks the host until the latest record is reached."""
 
+    def query(self) -> bool:
+        """Whether the latest record is reached, without waiting."""
+
 
 class Stream(Protocol):
     """A queue of work that runs in its own order."""
@@ -78,6 +81,11 @@ class SimulatedEvent:
         if self.mark is not None:
             self._device.run_until(self.mark)
         self._device.probe.sync(on=f"event:{self.name}")
+
+    def query(self) -> bool:
+        ready = self.mark is None or self.mark.reached
+        self._device.probe.query(event=self.name, ready=ready)
+        return ready
 
 
 class SimulatedStream:

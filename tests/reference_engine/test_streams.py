@@ -117,5 +117,5 @@ def test_kvsan_is_told_when_the_host_issues() -> None:
 
 
 def test_unknown_policy_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"'starve:nic' is unknown; known are in-order, late"):
-        make_policy("starve:nic", 0)
+    with pytest.raises(ValueError, match=r"'starve:nobody' is unknown; known are in-order, late"):
+        make_policy("starve:nobody", 0)

@@ -84,6 +84,7 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
     if evicting:
         evict(watch, told)
     elif told.size:
+        _end_shares_in(watch, told, owner)
         watch.san.free(KV, told, owner=owner, group=watch.group)
         if watch.group is not None:
             watch.group_slots.append(told)
@@ -92,6 +93,21 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
         _lose(watch, lost[nodes == number], f"evicted from node {name}")
     if again.size:
         watch.san.free(KV, again, owner="eviction" if evicting else owner)
+
+
+def _end_shares_in(watch: Watch, slots: Slots, owner: str | None) -> None:
+    """A free of slots that the owner shares would only end its share, but the allocator takes what it is given. So the
+    share ends first, and the free is judged as what it is: one of slots that the tree holds."""
+    numbers = watch.nodes_at(slots)
+    if owner is None or not numbers.any():
+        return
+    held = slots[numbers != 0]
+    mine = held[np.isin(held, np.concatenate(watch.shared.get(owner) or [NONE]))]
+    if mine.size:
+        watch.san.free(KV, mine, owner=owner)
+    for number, count in zip(*np.unique(numbers[numbers != 0], return_counts=True), strict=True):
+        watch.node_slots[watch.nodes[number]] -= int(count)
+    watch.hold(held, 0)
 
 
 def evict(watch: Watch, slots: Slots) -> None:

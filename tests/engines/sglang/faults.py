@@ -55,10 +55,12 @@ def _double_free(hits: Hits, original: Fault, pool: Any, free_index: Any) -> Any
 
 
 def _stale_prefix(hits: Hits, original: Fault, pool: Any, indices: Any, values: Any) -> Any:
-    """A matched prefix is not written into its row."""
+    """A matched prefix is not written into its row. (A later chunk writes what is there already: that is no chance.)"""
     run = isinstance(indices, tuple) and isinstance(indices[1], slice)
-    if run and indices[1].start == 0 and (indices[1].stop or 0) > 4 and hits.strike():
-        return None
+    if run and indices[1].start == 0 and (indices[1].stop or 0) > 4:
+        same = bool((pool.req_to_token[indices] == values).all())
+        if not same and hits.strike():
+            return None
     return original(pool, indices, values)
 
 

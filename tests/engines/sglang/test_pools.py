@@ -173,6 +173,20 @@ def test_an_eviction_gives_back_what_the_tree_holds(watch: Watch) -> None:
     assert watch.node_numbers == {}
 
 
+def test_a_sharer_that_gives_back_what_the_tree_holds(watch: Watch) -> None:
+    slots = take(watch, 32, "a")
+    ids = slots.numpy().copy()
+    watch.hold(ids, watch.node_number("7"))
+    watch.node_slots["7"] = 32
+    watch.san.insert(KV, ids, node="7", owner="a")
+    watch.san.attach(KV, ids, node="7", owner="b")
+    watch.shared["b"] = [ids]
+    free(watch, slots, "b")
+    assert kinds(watch) == ["free_not_owner"]
+    assert watch.san.findings[0].owner == "b"
+    assert watch.san.findings[0].holder == "tree:7"
+
+
 def test_rows_come_and_go(watch: Watch) -> None:
     req = request_("a")
     watch.rows.alloc([req])
