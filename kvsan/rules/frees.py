@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..encoding import EVER, FREED, HELD, HOLDER_MASK, LEASED, NODE, PENDING, RESERVED
+from ..encoding import EVER, FREED, HELD, HOLDER_MASK, LEASED, NODE, PENDING, RESERVED, SHARED
 from ..events import Flush, Free, MapClear, MapSet, Slots
 from ..shadow import Mask, PoolShadow
 from ..state import State
@@ -12,7 +12,7 @@ from ..verdicts import Violation
 from . import giveback
 from .shares import end_shares, shares
 
-PLAIN = HELD | NODE | RESERVED | LEASED
+PLAIN = HELD | NODE | RESERVED | LEASED | SHARED
 
 
 def free(state: State, event: Free) -> None:

@@ -1,0 +1,178 @@
+"""The full counts: random engine steps without a bug, every bug switch in 20 seeds, and the tracker beside the slow judge.
+
+python tests/soak.py [--steps 100000] [--seeds 20] [--traces 2000] [--write docs/soak.md]
+
+Prints a table; with --write also puts it into the file, with the commit and the date. Exit status 1 if anything is not as
+it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvsan.hooks import scope
+from kvsan.reference_engine.bugs import BUGS
+from kvsan.reference_engine.config import EngineConfig
+from kvsan.reference_engine.engine import Engine
+from kvsan.reference_engine.oracle import Oracle
+from kvsan.reference_engine.policies import POLICY_NAMES
+from kvsan.reference_engine.request import Finish
+from kvsan.reference_engine.scenarios import scenario
+from kvsan.reference_engine.workload import drive, random_workload
+
+from kvsan.sinks import Collector
+from kvsan.tracker import Tracker
+from kvsan.traces import event_from_dict
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+Collector.say = lambda self, line: None  # type: ignore[method-assign]  # the table says it
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table."""
+
+    what: str
+    count: str
+    result: str
+    good: bool
+
+
+def random_config(chance: random.Random) -> EngineConfig:
+    """A small engine with a random combination of features."""
+    page = chance.choice((1, 16))
+    kind = chance.choice(("plain", "plain", "hybrid", "host", "storage", "decode"))
+    return EngineConfig(
+        page_size=page,
+        loop=chance.choice(("overlap", "normal")),
+        schedule_policy=chance.choice(POLICY_NAMES),
+        seed=chance.randrange(1 << 30),
+        mixed_chunk=chance.random() < 0.5,
+        rows=chance.randint(2, 6),
+        kv_tokens=256 if page == 16 else chance.choice((160, 200, 320)),
+        chunked_prefill_size=chance.choice((16, 32, 48)),
+        context_len=160,
+        hybrid=kind == "hybrid",
+        host_tokens=256 if kind in ("host", "storage") else 0,
+        host_write=chance.choice(("through", "back")),
+        storage=kind == "storage",
+        prealloc_rows=3 if kind == "decode" else 0,
+    )
+
+
+def correct_engine(steps: int, tell: Callable[[str], None]) -> Line:
+    """Random engines without a bug until so many steps were made: no finding, and the right tokens."""
+    oracles = {hybrid: Oracle(hybrid=hybrid) for hybrid in (False, True)}
+    done = requests = findings = wrong = seed = 0
+    while done < steps:
+        chance = random.Random(seed)
+        config = random_config(chance)
+        arrivals = random_workload(seed, 30, context_len=160)
+        with scope(level="full") as sanitizer:
+            answers = drive(Engine(config), arrivals)
+        done += sanitizer.tracker.state.history.step
+        requests += len(arrivals)
+        findings += len(sanitizer.findings) + len(sanitizer.report().failures)
+        for arrival in arrivals:
+            answer = answers[arrival.rid]
+            right = oracles[config.hybrid].generate(list(arrival.prompt), arrival.sampling)
+            right = right[: len(answer.tokens)] if answer.finish is Finish.ABORT else right
+            wrong += answer.tokens != right
+        seed += 1
+        tell(f"{done} of {steps} steps, {findings} findings, {wrong} wrong answers")
+    return Line(
+        "engine steps without a bug, random features",
+        f"{done} ({requests} requests, {seed} engines)",
+        f"{findings} findings, {wrong} wrong answers",
+        not findings and not wrong,
+    )
+
+
+def bug(name: str, seeds: int) -> Line:
+    """The switch in so many seeds: its finding comes first in each."""
+    hits = 0
+    others: dict[str, int] = {}
+    page = BUGS[name].page_sizes[0]
+    for seed in range(seeds):
+        case = scenario(name, seed, page_size=page)
+        with scope(level="full") as sanitizer:
+            case.drive(Engine(case.config))
+        kinds = [finding.kind for finding in sanitizer.findings]
+        hits += kinds[:1] == [BUGS[name].finding]
+        for kind in kinds[1:]:
+            others[kind] = others.get(kind, 0) + 1
+    rest = f"; later also {', '.join(f'{kind} {count}' for kind, count in sorted(others.items()))}" if others else ""
+    return Line(f"bug {name}", f"{seeds} seeds", f"{BUGS[name].finding} first in {hits}{rest}", hits == seeds)
+
+
+def two_judges(traces: int, tell: Callable[[str], None]) -> list[Line]:
+    """Generated traces: the tracker's first finding is the slow judge's."""
+    from oracle.generate import mutate, random_soup, random_trace
+    from oracle.judge import judge
+
+    makers = {
+        "correct traces": lambda seed: random_trace(seed, 60),
+        "mutated traces": lambda seed: mutate(random_trace(seed, 60), seed),
+        "noise": lambda seed: random_soup(seed, 40),
+    }
+    lines = []
+    for what, make in makers.items():
+        differ = 0
+        for seed in range(traces):
+            trace = make(seed)
+            tracker = Tracker()
+            for index, event in enumerate(trace):
+                tracker.take(event_from_dict(event, index))
+            first = [(finding.kind, finding.at) for finding in tracker.findings[:1]]
+            differ += first != [(verdict.kind, verdict.at) for verdict in judge(trace)[:1]]
+            tell(f"{what}: {seed + 1} of {traces}, {differ} differ")
+        lines.append(Line(f"tracker beside the slow judge, {what}", f"{traces} traces", f"{differ} differ", not differ))
+    return lines
+
+
+def main() -> int:
+    """Runs everything and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--traces", type=int, default=2_000)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    started = time.monotonic()
+    shown = 0.0
+
+    def tell(text: str) -> None:
+        nonlocal shown
+        if time.monotonic() - shown > 10:
+            shown = time.monotonic()
+            print(f"[{shown - started:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+    lines = [correct_engine(options.steps, tell)]
+    lines += [bug(name, options.seeds) for name in BUGS]
+    lines += two_judges(options.traces, tell)
+    table = "| what | count | result |\n| --- | --- | --- |\n"
+    table += "".join(f"| {line.what} | {line.count} | {line.result} |\n" for line in lines)
+    print(table)
+    wrong = [line for line in lines if not line.good]
+    print(f"{len(lines) - len(wrong)} of {len(lines)} lines as they should be, in {time.monotonic() - started:.0f} s")
+    if options.write is not None:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        date = datetime.date.today().isoformat()
+        options.write.write_text(
+            f"# The last soak run\n\n`make soak`, commit {commit}, {date}, "
+            f"{len(lines) - len(wrong)} of {len(lines)} lines as they should be.\n\n{table}",
+            encoding="utf-8",
+        )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
