@@ -119,7 +119,7 @@ def test_a_fault_is_named_at_its_first_hit(fault: str, model: Path, tmp_path: Pa
     told = [line for line in lines[hit:last] if line.startswith(f"kvsan: {word} on ")]
     assert told, lines
     found = served.first(kind)
-    assert found["owner"]
+    assert found["owner"] or found["holder"]  # at an alloc only who holds the slot is known: the call serves a batch
     assert found["present"]["stack"]
     if kind == "lock_leak":
         assert found["node"]
