@@ -16,6 +16,7 @@ PADDING_STATE = "padding-slot-handed-out"
 ROW_TWICE = "row-free-list-corrupt"
 TWO_FREES = "two-frees-one-page"
 WRONG_SLOT = "wrong-slot-freed-in-mixed-batch"
+ADAPTER_NOT_IN_KEY = "adapter-missing-in-key"
 EVICTABLE_DRIFTS = "evictable-size-drifts"
 
 
@@ -153,6 +154,15 @@ BUGS: dict[str, Bug] = {
             summary="The slot of a request rejected in a mixed batch is looked up from the end of the batch, as if every "
             "later request had one token: another request's slot is given back, its own is not. The totals are right.",
             consequence="wrong tokens for the other request when its slot is handed out again",
+        ),
+        Bug(
+            name=ADAPTER_NOT_IN_KEY,
+            reference="vllm-project/vllm#30931",
+            feature="prefix cache, adapters",
+            finding="namespace_mixup",
+            pool=None,
+            summary="The cache's keys do not say with which adapter's weights keys and values were computed.",
+            consequence="wrong tokens: a request goes on from another adapter's prefix",
         ),
         Bug(
             name=EVICTABLE_DRIFTS,

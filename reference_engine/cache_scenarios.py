@@ -108,11 +108,22 @@ def _counts_on_too_much(base: EngineConfig, rng: random.Random) -> Scenario:
     return replace(case, config=replace(case.config, kv_tokens=96), arrivals=arrivals)
 
 
+def _one_prompt_two_adapters(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`first` leaves a prefix; `victim` has the same prompt and an adapter."""
+    prompt = random_text(rng, rng.randint(33, 60))
+    arrivals = [
+        Arrival(0, "first", prompt, _steady(1)),
+        Arrival(8, "victim", prompt + random_text(rng, 4), _steady(8), adapter=f"adapter-{rng.randint(0, 9)}"),
+    ]
+    return Scenario(replace(base, context_len=96, kv_tokens=512), arrivals, ("victim",))
+
+
 BUILDERS: dict[str, Builder] = {
     bugs.EVICTS_LOCKED: _flush_while_it_runs,
     bugs.UNLOCKS_TWICE: _aborted,
     bugs.KEEPS_LOCK: _aborted,
     bugs.LATE_LOCK: _matched_and_aborted,
+    bugs.ADAPTER_NOT_IN_KEY: _one_prompt_two_adapters,
     bugs.EVICTABLE_DRIFTS: _one_split,
 }
 BITING: dict[str, Builder] = {

@@ -28,7 +28,15 @@ class CountsSplitsTwice(RadixCache):
         return upper
 
 
+class KeysWithoutAdapter(RadixCache):
+    """Looks up and keeps every request's tokens in one tree, whatever the adapter."""
+
+    def _root(self, ns: str | None) -> Node:
+        return self.root
+
+
 CACHES: dict[str, type[RadixCache]] = {
     bugs.EVICTS_LOCKED: EvictsWhatIsLocked,
+    bugs.ADAPTER_NOT_IN_KEY: KeysWithoutAdapter,
     bugs.EVICTABLE_DRIFTS: CountsSplitsTwice,
 }

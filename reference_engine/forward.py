@@ -108,7 +108,7 @@ class Forward:
         spans: list[Span] = []
         for item in items:
             inputs = [int(self._last_drawn[item.row])] if item.tokens is None else item.tokens
-            spans.append(Span(len(tokens), len(tokens) + len(inputs), item.start))
+            spans.append(Span(len(tokens), len(tokens) + len(inputs), item.start, item.request.adapter))
             tokens += inputs
             if self._states is not None and item.start == 0:
                 self._states.data[item.state] = 0.0

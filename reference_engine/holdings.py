@@ -28,7 +28,7 @@ class Holdings:
         """Gives a request that holds nothing the cached prefix of its tokens, but for the last token."""
         node = self.cache.root
         if self.states is None and request.rejected is None:
-            node = self.cache.match(request.tokens[:-1], request.rid)
+            node = self.cache.match(request.tokens[:-1], request.rid, request.adapter)
         request.node = node
         request.slots = [slot for step in node.path() for slot in step.slots]
         request.computed = request.published = len(request.slots)
@@ -74,7 +74,7 @@ class Holdings:
         if self.states is not None or upto <= request.published or request.node is None:
             return
         begin, owner = request.published, request.rid
-        node, cached = self.cache.insert(request.tokens[:upto], request.slots[:upto], owner)
+        node, cached = self.cache.insert(request.tokens[:upto], request.slots[:upto], owner, request.adapter)
         self.cache.lock(node, owner)
         if cached > begin and request.outstanding:
             request.duplicates += request.slots[begin:cached]
@@ -107,7 +107,7 @@ class Holdings:
         upto -= upto % self.kv.page_size
         if self.states is not None or upto <= request.published:
             return request.duplicates + request.slots[request.published :]
-        _, cached = self.cache.insert(request.tokens[:upto], request.slots[:upto], request.rid)
+        _, cached = self.cache.insert(request.tokens[:upto], request.slots[:upto], request.rid, request.adapter)
         return request.duplicates + request.slots[request.published : cached] + request.slots[upto:]
 
     def _replace(self, request: Request, begin: int, slots: list[int]) -> None:

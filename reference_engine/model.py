@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from .adapters import adapt
 from .arithmetic import Array, attend, linear, normalize
 from .config import MAX_CONTEXT
 from .tokenizer import EOS, VOCABULARY, encode
@@ -28,11 +29,13 @@ Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One request's part of a batch: tokens [begin, end) of the batch, standing at positions from `first` on."""
+    """One request's part of a batch: tokens [begin, end) of the batch, standing at positions from `first` on, computed
+    with the weights of the adapter where one is named."""
 
     begin: int
     end: int
     first: int
+    adapter: str | None = None
 
 
 class Memory(Protocol):
@@ -96,7 +99,13 @@ class Model:
         x = self._tokens[tokens] + self._positions[positions]
         for index, layer in enumerate(self._layers):
             mix = self._recur if layer.recurrent else self._attend
-            x = x + linear(mix(index, linear(normalize(x), layer.mix_in), spans, memory), layer.mix_out)
+            inputs = normalize(x)
+            mixed = linear(inputs, layer.mix_in)
+            for span in spans:
+                if span.adapter is not None:
+                    part = slice(span.begin, span.end)
+                    mixed[part] = adapt(inputs[part], mixed[part], index, span.adapter)
+            x = x + linear(mix(index, mixed, spans, memory), layer.mix_out)
             x = x + linear(np.maximum(linear(normalize(x), layer.up), 0.0), layer.down)
         return normalize(x)
 

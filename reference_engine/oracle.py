@@ -38,20 +38,20 @@ class Oracle:
         self._model = Model(model_seed, hybrid=hybrid)
         self._next = lru_cache(maxsize=4096)(self._logits)
 
-    def generate(self, prompt: list[int], sampling: SamplingParams) -> list[int]:
+    def generate(self, prompt: list[int], sampling: SamplingParams, adapter: str | None = None) -> list[int]:
         """The output tokens for the prompt, the end token included where one was drawn."""
         tokens = tuple(prompt)
         output: list[int] = []
         while len(output) < sampling.max_new_tokens:
-            token = choose(self._next(tokens), sampling.temperature, sampling.seed, len(tokens))
+            token = choose(self._next(tokens, adapter), sampling.temperature, sampling.seed, len(tokens))
             output.append(token)
             tokens = (*tokens, token)
             if token == EOS and not sampling.ignore_eos:
                 break
         return output
 
-    def _logits(self, tokens: tuple[int, ...]) -> Array:
-        span = Span(0, len(tokens), 0)
+    def _logits(self, tokens: tuple[int, ...], adapter: str | None) -> Array:
+        span = Span(0, len(tokens), 0, adapter)
         hidden = self._model.forward(np.array(tokens, dtype=np.int64), [span], _Scratch())
         logits: Array = self._model.logits(hidden[-1:])[0]
         return logits

@@ -44,6 +44,7 @@ class Request:
     rid: str
     prompt: list[int]
     sampling: SamplingParams
+    adapter: str | None = None
     output: list[int] = field(default_factory=list)
     row: int | None = None
     state: int | None = None
