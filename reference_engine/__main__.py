@@ -24,6 +24,9 @@ _HELP = {
     "seed": "seed of the schedule policy",
     "model_seed": "seed of the model's weights",
     "hybrid": "the second layer is a recurrent state space",
+    "draft_tokens": "most tokens that a decode drafts and verifies at once",
+    "block_size": "tokens in a block that is refined; 0 draws them one by one",
+    "refine_steps": "how often a block is computed",
     "bug": "a historical bug to switch on",
 }
 _CHOICES = {"loop": ("overlap", "normal"), "schedule_policy": POLICY_NAMES, "bug": tuple(BUGS)}

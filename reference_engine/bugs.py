@@ -17,6 +17,8 @@ ROW_TWICE = "row-free-list-corrupt"
 TWO_FREES = "two-frees-one-page"
 WRONG_SLOT = "wrong-slot-freed-in-mixed-batch"
 ADAPTER_NOT_IN_KEY = "adapter-missing-in-key"
+RANK_ORDER = "rank-local-eviction-order"
+TWO_KEYS = "one-page-two-keys"
 EVICTABLE_DRIFTS = "evictable-size-drifts"
 
 
@@ -163,6 +165,26 @@ BUGS: dict[str, Bug] = {
             pool=None,
             summary="The cache's keys do not say with which adapter's weights keys and values were computed.",
             consequence="wrong tokens: a request goes on from another adapter's prefix",
+        ),
+        Bug(
+            name=RANK_ORDER,
+            reference="lightseekorg/tokenspeed#248",
+            feature="tensor ranks, eviction",
+            finding="rank_divergence",
+            pool="kv",
+            summary="Which of several leaves last used at the same time is evicted depends on an order that each process "
+            "has for itself.",
+            consequence="crash: once a prefix is cached on one rank alone, the ranks' batches differ",
+        ),
+        Bug(
+            name=TWO_KEYS,
+            reference="sgl-project/sglang#35270",
+            feature="block diffusion, prefix cache",
+            finding="alias",
+            pool="kv",
+            summary="A block that is not final is put into the cache; the next step puts the same slots in under the tokens "
+            "that it has then.",
+            consequence="wrong tokens for a prompt that matches what the block was before",
         ),
         Bug(
             name=EVICTABLE_DRIFTS,

@@ -35,8 +35,16 @@ class KeysWithoutAdapter(RadixCache):
         return self.root
 
 
+class BreaksTiesByAddress(RadixCache):
+    """Takes a clock so coarse that all leaves tie, and then goes by an order that each process has for itself."""
+
+    def _victim(self, leaves: list[Node]) -> Node:
+        return leaves[0] if self.rank % 2 == 0 else leaves[-1]
+
+
 CACHES: dict[str, type[RadixCache]] = {
     bugs.EVICTS_LOCKED: EvictsWhatIsLocked,
     bugs.ADAPTER_NOT_IN_KEY: KeysWithoutAdapter,
+    bugs.RANK_ORDER: BreaksTiesByAddress,
     bugs.EVICTABLE_DRIFTS: CountsSplitsTwice,
 }

@@ -94,8 +94,8 @@ class Forward:
         batch.finished = self._idle_events.pop() if self._idle_events else self._device.event(next(self._event_names))
         self._stream.record(batch.finished)
 
-    def result(self, batch: Batch) -> list[int]:
-        """Waits for the batch; the drawn token of each item, 0 where none was drawn."""
+    def result(self, batch: Batch) -> list[list[int]]:
+        """Waits for the batch; the drawn tokens of each item."""
         assert batch.finished is not None
         batch.finished.synchronize()
         self._idle_events.append(batch.finished)
@@ -115,11 +115,12 @@ class Forward:
         written = np.array([slot for item in items for slot in item.slots], dtype=np.int64)
         memory = _PagedMemory(self._kv, self._states, written, captured, items)
         hidden = self._model.forward(np.array(tokens, dtype=np.int64), spans, memory)
-        logits = self._model.logits(hidden[[span.end - 1 for span in spans]])
-        for item, scores in zip(items, logits, strict=True):
+        for item, span in zip(items, spans, strict=True):
             sampling = item.request.sampling
-            drawn = choose(scores, sampling.temperature, sampling.seed, item.upto) if item.samples else 0
-            self._last_drawn[item.row] = drawn
+            scores = self._model.logits(hidden[span.end - item.draws : span.end]) if item.draws else ()
+            first = item.upto - item.draws + 1
+            drawn = [choose(s, sampling.temperature, sampling.seed, first + n) for n, s in enumerate(scores)]
+            self._last_drawn[item.row] = drawn[-1] if drawn else 0
             batch.drawn.append(drawn)
         if _has_padding(batch):
             self._kv.keys[:, 0] = self._kv.values[:, 0] = 1.0

@@ -57,7 +57,7 @@ class Holdings:
 
     def demand(self, request: Request, upto: int) -> int:
         """How many free slots it takes to give the request slots for the positions below `upto`."""
-        return self.kv.demand(len(request.slots), upto - len(request.slots))
+        return self.kv.demand(len(request.slots), max(0, upto - len(request.slots)))
 
     def extend(self, request: Request, upto: int) -> None:
         """Gives the request slots for the positions below `upto`; the caller has checked that there is room."""
@@ -85,6 +85,9 @@ class Holdings:
         self.cache.unlock(request.node, owner)
         request.node, request.published = node, upto
 
+    def refined(self, request: Request, guess: list[int]) -> None:
+        """A block was computed, but is not final: it stays the request's own."""
+
     def release(self, request: Request, *, cache_upto: int = 0) -> None:
         """Takes back everything that the request holds; its pages below `cache_upto` stay in the prefix cache."""
         owner, node = request.rid, request.node
@@ -100,6 +103,7 @@ class Holdings:
         request.state = request.node = None
         request.slots, request.duplicates = [], []
         request.computed = request.published = 0
+        request.guess, request.refined = None, 0
         request.epoch += 1
 
     def _own_after_insert(self, request: Request, upto: int) -> list[int]:

@@ -7,7 +7,7 @@ and shared, the oracle's is a plain array, and the results are equal to the bit 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from .adapters import adapt
 from .arithmetic import Array, attend, linear, normalize
 from .config import MAX_CONTEXT
 from .tokenizer import EOS, VOCABULARY, encode
+
+if TYPE_CHECKING:
+    from .shards import Shard
 
 LAYERS = 2
 HEADS = 2
@@ -66,9 +69,10 @@ class _Layer:
 
 
 class Model:
-    """Seeded weights and the forward pass."""
+    """Seeded weights and the forward pass; of several tensor ranks, each has a shard of the attention heads."""
 
-    def __init__(self, seed: int, *, hybrid: bool = False) -> None:
+    def __init__(self, seed: int, *, hybrid: bool = False, shard: Shard | None = None) -> None:
+        self._shard = shard
         random = np.random.default_rng(seed)
 
         def matrix(rows: int, columns: int) -> Array:
@@ -115,12 +119,17 @@ class Model:
 
     def _attend(self, index: int, mixed: Array, spans: list[Span], memory: Memory) -> Array:
         queries, keys, values = (part.reshape(-1, HEADS, HEAD_DIM) for part in np.split(mixed, 3, axis=1))
+        if self._shard is not None:
+            queries, keys, values = (part[:, self._shard.heads] for part in (queries, keys, values))
         memory.store(index, keys, values)
         parts = [
             attend(queries[span.begin : span.end], *memory.context(index, number), span.first)
             for number, span in enumerate(spans)
         ]
-        return np.concatenate(parts).reshape(-1, DIM)
+        heads = np.concatenate(parts)
+        if self._shard is not None:
+            heads = self._shard.gather(heads)
+        return heads.reshape(-1, DIM)
 
     def _recur(self, index: int, mixed: Array, spans: list[Span], memory: Memory) -> Array:
         inputs, decays, gates = np.split(mixed, 3, axis=1)

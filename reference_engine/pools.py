@@ -64,10 +64,10 @@ class StatePool:
 class KvPool:
     """Token slots in pages, and the keys and values [layers, slots, heads, dim] behind them. Page 0 is padding."""
 
-    def __init__(self, tokens: int, page_size: int, probe: Probe) -> None:
+    def __init__(self, tokens: int, page_size: int, probe: Probe, heads: int = HEADS) -> None:
         slots = tokens + page_size
-        self.keys = np.zeros((LAYERS, slots, HEADS, HEAD_DIM))
-        self.values = np.zeros((LAYERS, slots, HEADS, HEAD_DIM))
+        self.keys = np.zeros((LAYERS, slots, heads, HEAD_DIM))
+        self.values = np.zeros((LAYERS, slots, heads, HEAD_DIM))
         self.size = tokens
         self.page_size = page_size
         self._free_pages = deque(range(1, slots // page_size))

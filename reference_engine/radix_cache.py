@@ -42,6 +42,8 @@ class RadixCache:
     def __init__(self, kv: KvPool, probe: Probe) -> None:
         self.root = Node("root", None, [], [])
         self._roots: dict[str | None, Node] = {None: self.root}
+        self.rank = 0
+        """Which tensor rank this is: for whoever looks. Nothing that is decided here may depend on it."""
         self.evictable = 0
         self.protected = 0
         self._kv = kv
@@ -108,7 +110,7 @@ class RadixCache:
     def evict(self, slots: int) -> None:
         """Gives back leaves without locks, least recently used first, until that many slots are free again."""
         while slots > 0 and (leaves := self._leaves()):
-            leaf = min(leaves, key=lambda node: node.last_used)
+            leaf = self._victim(leaves)
             slots -= len(leaf.slots)
             self._remove(leaf)
 
@@ -118,6 +120,10 @@ class RadixCache:
         self.evictable -= len(leaf.slots)
         self._probe.evict(node=leaf.name)
         self._kv.reclaim(leaf.slots)
+
+    def _victim(self, leaves: list[Node]) -> Node:
+        """The leaf that goes first; on every tensor rank the same."""
+        return min(leaves, key=lambda node: node.last_used)
 
     def _may_go(self, node: Node) -> bool:
         """Whether the node can be evicted now."""
