@@ -28,6 +28,9 @@ _HELP = {
     "host_write": "when the host tier is filled: when the cache inserts (through) or evicts (back)",
     "storage": "a tier behind the host's, from which arriving requests prefetch",
     "prealloc_rows": "rows for requests whose prompt another server computes; 0 to compute prompts here",
+    "draft_tokens": "most tokens that a decode drafts and verifies at once",
+    "block_size": "tokens in a block that is refined; 0 draws them one by one",
+    "refine_steps": "how often a block is computed",
     "bug": "a historical bug to switch on",
 }
 _CHOICES = {

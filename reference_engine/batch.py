@@ -14,7 +14,8 @@ class Item:
 
     The forward computes the positions [start, start + len(slots)) and stores their KV in `slots`. `tokens` are the
     inputs of a prefill; None means a decode, whose input is the token that the forward stream drew last for the row.
-    `samples` says whether a token is drawn after the last position: not for a chunk that has more to come.
+    `samples` says whether a token is drawn after the last position: not for a chunk that has more to come. A `guess` is
+    the end of `tokens` that nobody has drawn yet; a token is then drawn after each of its positions and the one before.
     """
 
     request: Request
@@ -25,11 +26,22 @@ class Item:
     slots: list[int]
     tokens: list[int] | None
     samples: bool
+    guess: list[int] | None = None
 
     @property
     def upto(self) -> int:
         """The context's length: the forward reads the cells row[0:upto]."""
         return self.start + len(self.slots)
+
+    @property
+    def draws(self) -> int:
+        """After how many positions, the last ones, a token is drawn."""
+        return 0 if not self.samples else 1 if self.guess is None else len(self.guess) + 1
+
+    @property
+    def first(self) -> bool:
+        """Whether it ends the request's prefill and draws its first token."""
+        return self.tokens is not None and self.samples and self.guess is None
 
     @property
     def current(self) -> bool:
@@ -41,13 +53,13 @@ class Item:
 class Batch:
     """Items that one forward computes; `mixed` when prefills and decodes go together.
 
-    `drawn[i]` is item i's token once `finished` is reached.
+    `drawn[i]` are item i's tokens once `finished` is reached.
     """
 
     name: str
     items: list[Item]
     mixed: bool
-    drawn: list[int] = field(default_factory=list)
+    drawn: list[list[int]] = field(default_factory=list)
     finished: StreamEvent | None = None
 
     @property

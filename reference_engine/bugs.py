@@ -16,6 +16,9 @@ PADDING_STATE = "padding-slot-handed-out"
 ROW_TWICE = "row-free-list-corrupt"
 TWO_FREES = "two-frees-one-page"
 WRONG_SLOT = "wrong-slot-freed-in-mixed-batch"
+ADAPTER_NOT_IN_KEY = "adapter-missing-in-key"
+RANK_ORDER = "rank-local-eviction-order"
+TWO_KEYS = "one-page-two-keys"
 EVICTABLE_DRIFTS = "evictable-size-drifts"
 NEVER_UNLOCKS = "write-through-never-unlocks"
 EVICT_UNDER_WRITE_BACK = "evict-under-write-back"
@@ -162,6 +165,35 @@ BUGS: dict[str, Bug] = {
             summary="The slot of a request rejected in a mixed batch is looked up from the end of the batch, as if every "
             "later request had one token: another request's slot is given back, its own is not. The totals are right.",
             consequence="wrong tokens for the other request when its slot is handed out again",
+        ),
+        Bug(
+            name=ADAPTER_NOT_IN_KEY,
+            reference="vllm-project/vllm#30931",
+            feature="prefix cache, adapters",
+            finding="namespace_mixup",
+            pool=None,
+            summary="The cache's keys do not say with which adapter's weights keys and values were computed.",
+            consequence="wrong tokens: a request goes on from another adapter's prefix",
+        ),
+        Bug(
+            name=RANK_ORDER,
+            reference="lightseekorg/tokenspeed#248",
+            feature="tensor ranks, eviction",
+            finding="rank_divergence",
+            pool="kv",
+            summary="Which of several leaves last used at the same time is evicted depends on an order that each process "
+            "has for itself.",
+            consequence="crash: once a prefix is cached on one rank alone, the ranks' batches differ",
+        ),
+        Bug(
+            name=TWO_KEYS,
+            reference="sgl-project/sglang#35270",
+            feature="block diffusion, prefix cache",
+            finding="alias",
+            pool="kv",
+            summary="A block that is not final is put into the cache; the next step puts the same slots in under the tokens "
+            "that it has then.",
+            consequence="wrong tokens for a prompt that matches what the block was before",
         ),
         Bug(
             name=EVICTABLE_DRIFTS,

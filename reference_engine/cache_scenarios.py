@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from . import bugs
 from .config import EngineConfig
+from .oracle import Oracle
 from .request import SamplingParams
 from .scenario import Builder, Scenario
 from .workload import Arrival, random_text
@@ -108,11 +109,57 @@ def _counts_on_too_much(base: EngineConfig, rng: random.Random) -> Scenario:
     return replace(case, config=replace(case.config, kv_tokens=96), arrivals=arrivals)
 
 
+def _one_prompt_two_adapters(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`first` leaves a prefix; `victim` has the same prompt and an adapter."""
+    prompt = random_text(rng, rng.randint(33, 60))
+    arrivals = [
+        Arrival(0, "first", prompt, _steady(1)),
+        Arrival(8, "victim", prompt + random_text(rng, 4), _steady(8), adapter=f"adapter-{rng.randint(0, 9)}"),
+    ]
+    return Scenario(replace(base, context_len=96, kv_tokens=512), arrivals, ("victim",))
+
+
+def _evicted_on_every_rank(base: EngineConfig, rng: random.Random) -> Scenario:
+    """Four prefixes of one length fill the cache; `late` needs the room of one."""
+    arrivals = [Arrival(5 * n, f"prefix-{n}", random_text(rng, 32), _steady(1)) for n in range(4)]
+    arrivals.append(Arrival(30, "late", random_text(rng, rng.randint(28, 36)), _steady(4)))
+    return Scenario(replace(base, context_len=96, kv_tokens=144), arrivals, ())
+
+
+def _matched_on_one_rank(base: EngineConfig, rng: random.Random) -> Scenario:
+    """Then each of the four prefixes is asked for again."""
+    case = _evicted_on_every_rank(base, rng)
+    again = [
+        Arrival(50 + 8 * n, f"again-{n}", arrival.prompt + random_text(rng, 4), _steady(2))
+        for n, arrival in enumerate(case.arrivals[:4])
+    ]
+    return replace(case, arrivals=[*case.arrivals, *again])
+
+
+def _one_block(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`first` generates one block, which fills a page, and is over."""
+    arrivals = [Arrival(0, "first", random_text(rng, 16 * rng.randint(1, 3) + 7), _steady(1 + 12))]
+    config = replace(base, context_len=96, kv_tokens=512, block_size=12, refine_steps=4)
+    return Scenario(config, arrivals, ())
+
+
+def _matches_the_unfinished(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`victim` has the text that `first`'s block was after one step as its prompt."""
+    case = _one_block(base, rng)
+    [first] = case.arrivals
+    once = Oracle(base.model_seed).refine(list(first.prompt), first.sampling, case.config.block_size, 1)
+    prompt = (*first.prompt, *once[: case.config.block_size], *random_text(rng, 5))
+    return replace(case, arrivals=[first, Arrival(20, "victim", prompt, _steady(13))], victims=("victim",))
+
+
 BUILDERS: dict[str, Builder] = {
     bugs.EVICTS_LOCKED: _flush_while_it_runs,
     bugs.UNLOCKS_TWICE: _aborted,
     bugs.KEEPS_LOCK: _aborted,
     bugs.LATE_LOCK: _matched_and_aborted,
+    bugs.ADAPTER_NOT_IN_KEY: _one_prompt_two_adapters,
+    bugs.RANK_ORDER: _evicted_on_every_rank,
+    bugs.TWO_KEYS: _one_block,
     bugs.EVICTABLE_DRIFTS: _one_split,
 }
 BITING: dict[str, Builder] = {
@@ -120,5 +167,7 @@ BITING: dict[str, Builder] = {
     bugs.UNLOCKS_TWICE: _prefix_of_an_aborted_one,
     bugs.KEEPS_LOCK: _no_room_left,
     bugs.LATE_LOCK: _matched_under_pressure,
+    bugs.RANK_ORDER: _matched_on_one_rank,
+    bugs.TWO_KEYS: _matches_the_unfinished,
     bugs.EVICTABLE_DRIFTS: _counts_on_too_much,
 }

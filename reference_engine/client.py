@@ -77,6 +77,7 @@ class Client:
             "rid": arrival.rid,
             "input_ids": list(arrival.prompt),
             "sampling_params": asdict(arrival.sampling),
+            "adapter": arrival.adapter,
         }
 
 
@@ -115,7 +116,7 @@ def judge(results: list[Result], arrivals: list[Arrival], oracle: Oracle, max_in
         if len(arrival.prompt) > max_input:
             verdicts["rejected" if result.status == 400 else "wrong"] += 1
             continue
-        right = oracle.generate(list(arrival.prompt), arrival.sampling)
+        right = oracle.generate(list(arrival.prompt), arrival.sampling, arrival.adapter)
         if result.status != 200:
             verdicts["failed"] += 1
         elif result.finish in (None, "abort"):

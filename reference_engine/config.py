@@ -39,6 +39,9 @@ class EngineConfig:
     host_write: str = "through"
     storage: bool = False
     prealloc_rows: int = 0
+    draft_tokens: int = 0
+    block_size: int = 0
+    refine_steps: int = 3
     bug: str | None = None
 
     def __post_init__(self) -> None:
@@ -63,8 +66,17 @@ class EngineConfig:
             raise ValueError(f"prealloc_rows: {self.prealloc_rows} is negative")
         if self.hybrid and (self.host_tokens or self.prealloc_rows):
             raise ValueError("hybrid: neither the host tier nor transfers carry recurrent states")
+        if min(self.draft_tokens, self.block_size) < 0 or self.refine_steps < 1:
+            raise ValueError("draft_tokens, block_size and refine_steps must not be negative, refine_steps not 0")
+        if self.guesses and (self.hybrid or (self.draft_tokens and self.block_size)):
+            raise ValueError("draft_tokens, block_size and hybrid exclude each other: a state cannot go back")
         if self.bug is not None and self.bug not in BUGS:
             raise ValueError(f"bug: {self.bug!r} is unknown; known are {', '.join(BUGS)}")
+
+    @property
+    def guesses(self) -> bool:
+        """Whether a step may compute tokens that are not known yet, so that its result must be seen before the next."""
+        return self.draft_tokens > 0 or self.block_size > 0
 
     @property
     def max_input_len(self) -> int:

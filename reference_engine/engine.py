@@ -13,7 +13,7 @@ from .faulty_scheduler import SCHEDULERS
 from .forward import Forward
 from .holdings import Holdings
 from .host_tier import HostTier
-from .model import Model
+from .model import HEADS, Model
 from .policies import make_policy
 from .pools import KvPool, RowPool, StatePool
 from .probe import Probe
@@ -21,6 +21,7 @@ from .radix_cache import RadixCache
 from .request import Output, Request
 from .row_writer import RowWriter
 from .scheduler import Scheduler
+from .shards import WHOLE, Shard
 from .streams import SimulatedDevice
 from .transfers import Carrier
 
@@ -28,26 +29,27 @@ from .transfers import Carrier
 class Engine:
     """One engine; everything it has is used by one thread only.
 
-    `probe` has a method for each operation of kvsan's trace format; by default it is the one that kvsan installed.
+    Of several tensor ranks, each has an engine with its `shard` and gets the same requests. `probe` has a method for each operation of kvsan's trace format; by default it is the one that kvsan installed.
     """
 
-    def __init__(self, config: EngineConfig, probe: Probe | None = None) -> None:
+    def __init__(self, config: EngineConfig, probe: Probe | None = None, shard: Shard = WHOLE) -> None:
         probe = current() if probe is None else probe
         self.config = config
         self._probe = probe
         bug = config.bug or ""
         rows = config.rows + config.prealloc_rows
         self.rows = ROW_POOLS.get(bug, RowPool)(rows, config.context_len + 1, probe)
-        self.kv = KvPool(config.kv_tokens, config.page_size, probe)
+        self.kv = KvPool(config.kv_tokens, config.page_size, probe, heads=HEADS // shard.world)
         self.states = STATE_POOLS.get(bug, StatePool)(config.rows, probe) if config.hybrid else None
         self.cache = CACHES.get(bug, RadixCache)(self.kv, probe)
+        self.cache.rank = shard.rank
         self._device = SimulatedDevice(make_policy(config.schedule_policy, config.seed), probe)
         schedule, forward = self._device.stream("sched"), self._device.stream("fwd")
         writer = RowWriter(
             self.rows, schedule, self._device.event("rows_read"), self._device.event("rows_written"), probe
         )
         holdings = HOLDINGS.get(bug, Holdings)(self.rows, self.kv, self.cache, self.states, writer)
-        model = Model(config.model_seed, hybrid=config.hybrid)
+        model = Model(config.model_seed, hybrid=config.hybrid, shard=shard)
         runner = Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe)
         self.tier = self.decode_side = None
         if config.host_tokens:

@@ -28,7 +28,23 @@ class CountsSplitsTwice(RadixCache):
         return upper
 
 
+class KeysWithoutAdapter(RadixCache):
+    """Looks up and keeps every request's tokens in one tree, whatever the adapter."""
+
+    def _root(self, ns: str | None) -> Node:
+        return self.root
+
+
+class BreaksTiesByAddress(RadixCache):
+    """Takes a clock so coarse that all leaves tie, and then goes by an order that each process has for itself."""
+
+    def _victim(self, leaves: list[Node]) -> Node:
+        return leaves[0] if self.rank % 2 == 0 else leaves[-1]
+
+
 CACHES: dict[str, type[RadixCache]] = {
     bugs.EVICTS_LOCKED: EvictsWhatIsLocked,
+    bugs.ADAPTER_NOT_IN_KEY: KeysWithoutAdapter,
+    bugs.RANK_ORDER: BreaksTiesByAddress,
     bugs.EVICTABLE_DRIFTS: CountsSplitsTwice,
 }

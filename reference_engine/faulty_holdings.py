@@ -58,9 +58,25 @@ class FreesTailApart(Holdings):
         return [slot for slot in own if slot in beyond]
 
 
+class KeysTheUnfinished(Holdings):
+    """Puts a block into the cache after each step, under the tokens of that step."""
+
+    def refined(self, request: Request, guess: list[int]) -> None:
+        tokens = request.tokens + guess
+        upto = len(tokens) - len(tokens) % self.kv.page_size
+        if upto <= len(request.tokens) or request.node is None:
+            return
+        node, cached = self.cache.insert(tokens[:upto], request.slots[:upto], request.rid, request.adapter)
+        self.cache.lock(node, request.rid)
+        self.cache.attach(node, min(cached, request.published), request.rid)
+        self.cache.unlock(request.node, request.rid)
+        request.node, request.published = node, upto
+
+
 HOLDINGS: dict[str, type[Holdings]] = {
     bugs.UNLOCKS_TWICE: AbortUnlocksTwice,
     bugs.KEEPS_LOCK: AbortKeepsLock,
     bugs.LATE_LOCK: MatchesWithoutLock,
+    bugs.TWO_KEYS: KeysTheUnfinished,
     bugs.TWO_FREES: FreesTailApart,
 }

@@ -104,8 +104,8 @@ class Forward:
         """Makes the token, drawn elsewhere, the input of the row's next decode."""
         self._stream.submit(lambda: self._last_drawn.__setitem__(row, token))
 
-    def result(self, batch: Batch) -> list[int]:
-        """Waits for the batch; the drawn token of each item, 0 where none was drawn."""
+    def result(self, batch: Batch) -> list[list[int]]:
+        """Waits for the batch; the drawn tokens of each item."""
         assert batch.finished is not None
         batch.finished.synchronize()
         self._idle_events.append(batch.finished)
@@ -118,18 +118,19 @@ class Forward:
         spans: list[Span] = []
         for item in items:
             inputs = [int(self._last_drawn[item.row])] if item.tokens is None else item.tokens
-            spans.append(Span(len(tokens), len(tokens) + len(inputs), item.start))
+            spans.append(Span(len(tokens), len(tokens) + len(inputs), item.start, item.request.adapter))
             tokens += inputs
             if self._states is not None and item.start == 0:
                 self._states.data[item.state] = 0.0
         written = np.array([slot for item in items for slot in item.slots], dtype=np.int64)
         memory = _PagedMemory(self._kv, self._states, written, captured, items)
         hidden = self._model.forward(np.array(tokens, dtype=np.int64), spans, memory)
-        logits = self._model.logits(hidden[[span.end - 1 for span in spans]])
-        for item, scores in zip(items, logits, strict=True):
+        for item, span in zip(items, spans, strict=True):
             sampling = item.request.sampling
-            drawn = choose(scores, sampling.temperature, sampling.seed, item.upto) if item.samples else 0
-            self._last_drawn[item.row] = drawn
+            scores = self._model.logits(hidden[span.end - item.draws : span.end]) if item.draws else ()
+            first = item.upto - item.draws + 1
+            drawn = [choose(s, sampling.temperature, sampling.seed, first + n) for n, s in enumerate(scores)]
+            self._last_drawn[item.row] = drawn[-1] if drawn else 0
             batch.drawn.append(drawn)
         if _has_padding(batch):
             for layer in (*self._kv.keys, *self._kv.values):

@@ -28,7 +28,7 @@ class Holdings:
         """Gives a request that holds nothing the cached prefix of its tokens, but for the last token."""
         node = self.cache.root
         if self.states is None and request.rejected is None:
-            node = self.cache.match(request.tokens[:-1], request.rid)
+            node = self.cache.match(request.tokens[:-1], request.rid, request.adapter)
         request.node = node
         request.slots = [slot for step in node.path() for slot in step.slots]
         request.computed = request.published = len(request.slots)
@@ -57,7 +57,7 @@ class Holdings:
 
     def demand(self, request: Request, upto: int) -> int:
         """How many free slots it takes to give the request slots for the positions below `upto`."""
-        return self.kv.demand(len(request.slots), upto - len(request.slots))
+        return self.kv.demand(len(request.slots), max(0, upto - len(request.slots)))
 
     def extend(self, request: Request, upto: int) -> None:
         """Gives the request slots for the positions below `upto`; the caller has checked that there is room."""
@@ -74,7 +74,7 @@ class Holdings:
         if self.states is not None or upto <= request.published or request.node is None:
             return
         begin, owner = request.published, request.rid
-        node, cached = self.cache.insert(request.tokens[:upto], request.slots[:upto], owner)
+        node, cached = self.cache.insert(request.tokens[:upto], request.slots[:upto], owner, request.adapter)
         self.cache.lock(node, owner)
         if cached > begin and request.outstanding:
             request.duplicates += request.slots[begin:cached]
@@ -84,6 +84,9 @@ class Holdings:
             self._replace(request, begin, [slot for step in node.path() for slot in step.slots][begin:cached])
         self.cache.unlock(request.node, owner)
         request.node, request.published = node, upto
+
+    def refined(self, request: Request, guess: list[int]) -> None:
+        """A block was computed, but is not final: it stays the request's own."""
 
     def release(self, request: Request, *, cache_upto: int = 0) -> None:
         """Takes back everything that the request holds; its pages below `cache_upto` stay in the prefix cache."""
@@ -100,6 +103,7 @@ class Holdings:
         request.state = request.node = None
         request.slots, request.duplicates = [], []
         request.computed = request.published = 0
+        request.guess, request.refined = None, 0
         request.epoch += 1
 
     def _own_after_insert(self, request: Request, upto: int) -> list[int]:
@@ -107,7 +111,7 @@ class Holdings:
         upto -= upto % self.kv.page_size
         if self.states is not None or upto <= request.published:
             return request.duplicates + request.slots[request.published :]
-        _, cached = self.cache.insert(request.tokens[:upto], request.slots[:upto], request.rid)
+        _, cached = self.cache.insert(request.tokens[:upto], request.slots[:upto], request.rid, request.adapter)
         return request.duplicates + request.slots[request.published : cached] + request.slots[upto:]
 
     def _replace(self, request: Request, begin: int, slots: list[int]) -> None:

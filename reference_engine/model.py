@@ -7,13 +7,17 @@ and shared, the oracle's is a plain array, and the results are equal to the bit 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from .adapters import adapt
 from .arithmetic import Array, attend, linear, normalize
 from .config import MAX_CONTEXT
 from .tokenizer import EOS, VOCABULARY, encode
+
+if TYPE_CHECKING:
+    from .shards import Shard
 
 LAYERS = 2
 HEADS = 2
@@ -28,11 +32,13 @@ Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One request's part of a batch: tokens [begin, end) of the batch, standing at positions from `first` on."""
+    """One request's part of a batch: tokens [begin, end) of the batch, standing at positions from `first` on, computed
+    with the weights of the adapter where one is named."""
 
     begin: int
     end: int
     first: int
+    adapter: str | None = None
 
 
 class Memory(Protocol):
@@ -63,9 +69,10 @@ class _Layer:
 
 
 class Model:
-    """Seeded weights and the forward pass."""
+    """Seeded weights and the forward pass; of several tensor ranks, each has a shard of the attention heads."""
 
-    def __init__(self, seed: int, *, hybrid: bool = False) -> None:
+    def __init__(self, seed: int, *, hybrid: bool = False, shard: Shard | None = None) -> None:
+        self._shard = shard
         random = np.random.default_rng(seed)
 
         def matrix(rows: int, columns: int) -> Array:
@@ -96,7 +103,13 @@ class Model:
         x = self._tokens[tokens] + self._positions[positions]
         for index, layer in enumerate(self._layers):
             mix = self._recur if layer.recurrent else self._attend
-            x = x + linear(mix(index, linear(normalize(x), layer.mix_in), spans, memory), layer.mix_out)
+            inputs = normalize(x)
+            mixed = linear(inputs, layer.mix_in)
+            for span in spans:
+                if span.adapter is not None:
+                    part = slice(span.begin, span.end)
+                    mixed[part] = adapt(inputs[part], mixed[part], index, span.adapter)
+            x = x + linear(mix(index, mixed, spans, memory), layer.mix_out)
             x = x + linear(np.maximum(linear(normalize(x), layer.up), 0.0), layer.down)
         return normalize(x)
 
@@ -106,12 +119,17 @@ class Model:
 
     def _attend(self, index: int, mixed: Array, spans: list[Span], memory: Memory) -> Array:
         queries, keys, values = (part.reshape(-1, HEADS, HEAD_DIM) for part in np.split(mixed, 3, axis=1))
+        if self._shard is not None:
+            queries, keys, values = (part[:, self._shard.heads] for part in (queries, keys, values))
         memory.store(index, keys, values)
         parts = [
             attend(queries[span.begin : span.end], *memory.context(index, number), span.first)
             for number, span in enumerate(spans)
         ]
-        return np.concatenate(parts).reshape(-1, DIM)
+        heads = np.concatenate(parts)
+        if self._shard is not None:
+            heads = self._shard.gather(heads)
+        return heads.reshape(-1, DIM)
 
     def _recur(self, index: int, mixed: Array, spans: list[Span], memory: Memory) -> Array:
         inputs, decays, gates = np.split(mixed, 3, axis=1)

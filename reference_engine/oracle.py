@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from .arithmetic import Array
+from .guesses import MASK, masks
 from .model import DIM, LAYERS, Model, Span, choose
 from .request import SamplingParams
 from .tokenizer import EOS
@@ -38,20 +39,38 @@ class Oracle:
         self._model = Model(model_seed, hybrid=hybrid)
         self._next = lru_cache(maxsize=4096)(self._logits)
 
-    def generate(self, prompt: list[int], sampling: SamplingParams) -> list[int]:
+    def generate(self, prompt: list[int], sampling: SamplingParams, adapter: str | None = None) -> list[int]:
         """The output tokens for the prompt, the end token included where one was drawn."""
         tokens = tuple(prompt)
         output: list[int] = []
         while len(output) < sampling.max_new_tokens:
-            token = choose(self._next(tokens), sampling.temperature, sampling.seed, len(tokens))
+            token = choose(self._next(tokens, adapter), sampling.temperature, sampling.seed, len(tokens))
             output.append(token)
             tokens = (*tokens, token)
             if token == EOS and not sampling.ignore_eos:
                 break
         return output
 
-    def _logits(self, tokens: tuple[int, ...]) -> Array:
-        span = Span(0, len(tokens), 0)
+    def refine(self, prompt: list[int], sampling: SamplingParams, block_size: int, steps: int) -> list[int]:
+        """As `generate`, but after the first token in blocks, each refined `steps` times."""
+        tokens, length = list(prompt), len(prompt)
+        tokens.append(choose(self._next(tuple(tokens), None), sampling.temperature, sampling.seed, length))
+        while tokens[-1] != EOS or sampling.ignore_eos:
+            left = sampling.max_new_tokens - (len(tokens) - length)
+            if left <= 0:
+                break
+            block = [*masks(min(block_size, left)), MASK]
+            for _ in range(steps):
+                known = tuple(tokens + block[:-1])
+                scores = [self._next(known[: len(tokens) + n], None) for n in range(len(block))]
+                block = [choose(s, sampling.temperature, sampling.seed, len(tokens) + n) for n, s in enumerate(scores)]
+            if EOS in block and not sampling.ignore_eos:
+                block = block[: block.index(EOS) + 1]
+            tokens += block
+        return tokens[length:]
+
+    def _logits(self, tokens: tuple[int, ...], adapter: str | None) -> Array:
+        span = Span(0, len(tokens), 0, adapter)
         hidden = self._model.forward(np.array(tokens, dtype=np.int64), [span], Scratch())
         logits: Array = self._model.logits(hidden[-1:])[0]
         return logits

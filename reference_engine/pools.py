@@ -67,11 +67,13 @@ class KvPool:
     `name` and `kind` say which pool of the trace it is: the device's, or a tier's in host memory.
     """
 
-    def __init__(self, tokens: int, page_size: int, probe: Probe, *, name: str = KV, kind: str = "kv") -> None:
+    def __init__(
+        self, tokens: int, page_size: int, probe: Probe, *, name: str = KV, kind: str = "kv", heads: int = HEADS
+    ) -> None:
         slots = tokens + page_size
         self.name = name
-        self.keys = [np.zeros((slots, HEADS, HEAD_DIM)) for _ in range(LAYERS)]
-        self.values = [np.zeros((slots, HEADS, HEAD_DIM)) for _ in range(LAYERS)]
+        self.keys = [np.zeros((slots, heads, HEAD_DIM)) for _ in range(LAYERS)]
+        self.values = [np.zeros((slots, heads, HEAD_DIM)) for _ in range(LAYERS)]
         self.size = tokens
         self.page_size = page_size
         self._free_pages = deque(range(1, slots // page_size))

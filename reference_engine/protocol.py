@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from .adapters import MAX_NAME
 from .config import EngineConfig
 from .request import Request, SamplingParams
 from .tokenizer import VOCABULARY, encode
@@ -35,7 +36,7 @@ class Job:
 
 def parse_generate(body: dict[str, Any], config: EngineConfig) -> Job:
     """The job of a `/generate` body; raises BadRequest."""
-    _only(body, ("text", "input_ids", "sampling_params", "stream", "rid"), "body")
+    _only(body, ("text", "input_ids", "sampling_params", "stream", "rid", "adapter"), "body")
     if ("text" in body) == ("input_ids" in body):
         raise BadRequest("give either 'text' or 'input_ids'")
     prompt = _text(body["text"], "text") if "text" in body else _token_ids(body["input_ids"], "input_ids")
@@ -77,7 +78,7 @@ def _job(prompt: list[int], params: dict[str, Any], body: dict[str, Any], config
             f"together they exceed the context of {config.context_len}"
         )
     stream = _boolean(body.get("stream", False), "stream")
-    return Job(Request(_rid(body.get("rid")), prompt, sampling), stream)
+    return Job(Request(_rid(body.get("rid")), prompt, sampling, _adapter(body.get("adapter"))), stream)
 
 
 def _rid(value: Any) -> str:
@@ -91,6 +92,14 @@ def _rid(value: Any) -> str:
         value.encode("utf-8")
     except UnicodeEncodeError:
         raise BadRequest("'rid' is not valid Unicode") from None
+    return value
+
+
+def _adapter(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not value.isascii():
+        raise BadRequest(f"'adapter' must be a string of 1 to {MAX_NAME} ASCII characters")
     return value
 
 

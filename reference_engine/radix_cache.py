@@ -44,12 +44,16 @@ class RadixCache:
     """Token sequences and the slots that hold their keys and values, in whole pages.
 
     A slot in the tree belongs to its node. Who uses a node's slots locks the node, which protects its ancestors too.
-    `evictable` and `protected` count the slots of nodes without and with locks. `inserted` is called with each new
-    node, `evicting` with each leaf that is about to be given back.
+    `evictable` and `protected` count the slots of nodes without and with locks. Each key domain `ns` (an adapter) has a
+    tree of its own, since its keys and values are its own. `inserted` is called with each new node, `evicting` with each
+    leaf that is about to be given back.
     """
 
     def __init__(self, kv: KvPool, probe: Probe, *, prefix: str = "n") -> None:
         self.root = Node("root", None, [], [])
+        self._roots: dict[str | None, Node] = {None: self.root}
+        self.rank = 0
+        """Which tensor rank this is: for whoever looks. Nothing that is decided here may depend on it."""
         self.evictable = 0
         self.protected = 0
         self.kv = kv
@@ -60,26 +64,26 @@ class RadixCache:
         self._names = (f"{prefix}{number}" for number in count(1))
         self._clock = count(1)
 
-    def match(self, tokens: list[int], owner: str) -> Node:
+    def match(self, tokens: list[int], owner: str, ns: str | None = None) -> Node:
         """The node down to which whole pages of the tokens are cached; splits a node that is matched in part."""
-        node, _ = self._walk(tokens)
-        if node is not self.root:
-            self._probe.match(node=node.name, owner=owner)
+        node, _ = self._walk(tokens, ns)
+        if node.parent is not None:
+            self._probe.match(node=node.name, owner=owner, ns=ns)
         return node
 
-    def insert(self, tokens: list[int], slots: list[int], owner: str) -> tuple[Node, int]:
+    def insert(self, tokens: list[int], slots: list[int], owner: str, ns: str | None = None) -> tuple[Node, int]:
         """Makes the tokens a path of the tree; returns its last node and how many tokens were cached before.
 
         The owner's slots from there on pass to a new node. Those before remain the owner's: they are duplicates.
         """
-        node, cached = self._walk(tokens)
+        node, cached = self._walk(tokens, ns)
         if cached == len(tokens):
             return node, cached
-        parent = None if node is self.root else node.name
+        parent = None if node.parent is None else node.name
         child = Node(next(self._names), node, tokens[cached:], slots[cached:], last_used=next(self._clock))
         node.children[self._key(child.tokens)] = child
         self.evictable += len(child.slots)
-        self._probe.insert(self.kv.name, child.slots, owner=owner, node=child.name, parent=parent)
+        self._probe.insert(self.kv.name, child.slots, owner=owner, node=child.name, parent=parent, ns=ns)
         self.inserted(child)
         return child, cached
 
@@ -98,7 +102,7 @@ class RadixCache:
 
     def lock(self, node: Node, owner: str) -> None:
         """Protects the node and its ancestors from eviction."""
-        if node is not self.root:
+        if node.parent is not None:
             self._probe.lock(node=node.name, owner=owner)
         for step in node.path():
             if step.locks == 0:
@@ -108,7 +112,7 @@ class RadixCache:
 
     def unlock(self, node: Node, owner: str) -> None:
         """Takes one lock back."""
-        if node is not self.root:
+        if node.parent is not None:
             self._probe.unlock(node=node.name, owner=owner)
         for step in node.path():
             step.locks -= 1
@@ -119,7 +123,7 @@ class RadixCache:
     def evict(self, slots: int) -> None:
         """Gives back leaves without locks, least recently used first, until that many slots are free again."""
         while slots > 0 and (leaves := self._leaves()):
-            leaf = min(leaves, key=lambda node: node.last_used)
+            leaf = self._victim(leaves)
             slots -= len(leaf.slots)
             self._remove(leaf)
 
@@ -131,24 +135,32 @@ class RadixCache:
         self._probe.evict(node=leaf.name)
         self.kv.reclaim(leaf.slots)
 
+    def _victim(self, leaves: list[Node]) -> Node:
+        """The leaf that goes first; on every tensor rank the same."""
+        return min(leaves, key=lambda node: node.last_used)
+
     def _may_go(self, node: Node) -> bool:
         """Whether the node can be evicted now."""
         return not node.children and node.locks == 0
 
     def _leaves(self) -> list[Node]:
         leaves: list[Node] = []
-        open_nodes = [self.root]
+        open_nodes = list(self._roots.values())
         while open_nodes:
             node = open_nodes.pop()
             open_nodes.extend(node.children.values())
-            if node is not self.root and self._may_go(node):
+            if node.parent is not None and self._may_go(node):
                 leaves.append(node)
         return leaves
 
-    def _walk(self, tokens: list[int]) -> tuple[Node, int]:
+    def _root(self, ns: str | None) -> Node:
+        """Where the key domain's tree begins."""
+        return self._roots.setdefault(ns, Node("root", None, [], []))
+
+    def _walk(self, tokens: list[int], ns: str | None) -> tuple[Node, int]:
         """The last node of the longest cached path, and the path's length in tokens."""
         now = next(self._clock)
-        node, position = self.root, 0
+        node, position = self._root(ns), 0
         while len(tokens) - position >= self._page:
             child = node.children.get(self._key(tokens[position:]))
             if child is None:

@@ -38,12 +38,14 @@ class Request:
     prefix cache under `node`, which the request locks; the request shares those slots except the `duplicates`, which
     are its own although the cache has the same tokens in other slots. Everything from `published` on is its own.
     `computed` positions have their KV, or will when what is launched has run. `epoch` counts retractions and the end:
-    results of a batch that was launched in an earlier epoch do not concern the request any more.
+    results of a batch that was launched in an earlier epoch do not concern the request any more. `guess` is the block
+    that was computed last, `refined` how often; both are for block diffusion.
     """
 
     rid: str
     prompt: list[int]
     sampling: SamplingParams
+    adapter: str | None = None
     output: list[int] = field(default_factory=list)
     row: int | None = None
     state: int | None = None
@@ -55,6 +57,8 @@ class Request:
     cached_tokens: int = 0
     epoch: int = 0
     outstanding: int = 0
+    guess: list[int] | None = None
+    refined: int = 0
     rejected: str | None = None
 
     @property

@@ -8,9 +8,10 @@ late that a request is over: that request's last step is computed for nothing.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import count
 
-from . import bugs
+from . import bugs, guesses
 from .batch import Batch, Item
 from .config import EngineConfig
 from .disaggregation import DecodeSide
@@ -92,6 +93,8 @@ class Scheduler:
     def step(self) -> list[Output]:
         """One iteration; returns what there is to tell the clients."""
         self._acknowledge(wait=False)
+        while self.in_flight and self._config.guesses:
+            self._process(self.in_flight.popleft())
         batch = self._next_batch()
         if batch is not None:
             self._launch(batch)
@@ -114,7 +117,7 @@ class Scheduler:
             items += self._decode_items()
         if not items:
             return None
-        started = [item.request for item in items if item.tokens is not None and item.samples]
+        started = [item.request for item in items if item.first]
         self.running += [request for request in started if request.rejected is None]
         return Batch(next(self._names), items, mixed)
 
@@ -201,16 +204,37 @@ class Scheduler:
             self._decode_side.step(wait=wait)
 
     def _decode_fits(self) -> bool:
-        demand = sum(self._holdings.demand(request, request.computed + 1) for request in self.running)
+        demand = sum(self._holdings.demand(request, len(self._reach(request)[0])) for request in self.running)
         return self._holdings.has_room(demand)
 
     def _decode_items(self) -> list[Item]:
         while self.running and not self._decode_fits():
             victim = self.chunked if self.chunked is not None and len(self.running) == 1 else self.running[-1]
             self._retract(victim)
-        return [self._extend(request, request.computed + 1, None, samples=True) for request in self.running]
+        if not self._config.guesses:
+            return [self._extend(request, request.computed + 1, None, samples=True) for request in self.running]
+        return [self._guess(request) for request in self.running]
 
-    def _extend(self, request: Request, upto: int, tokens: list[int] | None, *, samples: bool) -> Item:
+    def _reach(self, request: Request) -> tuple[Sequence[int], list[int]]:
+        """The positions that the request's next decode reaches, and its guess where it makes one."""
+        left = request.sampling.max_new_tokens - len(request.output)
+        if self._config.block_size:
+            guess = request.guess or guesses.masks(min(self._config.block_size, left))
+        elif self._config.draft_tokens:
+            guess = guesses.draft(request.tokens, min(self._config.draft_tokens, left - 1))
+        else:
+            return range(request.computed + 1), []
+        return range(len(request.tokens) + len(guess)), guess
+
+    def _guess(self, request: Request) -> Item:
+        """A decode of all that is known and not computed, and a guess."""
+        reach, guess = self._reach(request)
+        tokens = request.tokens[request.computed :] + guess
+        return self._extend(request, len(reach), tokens, samples=True, guess=guess)
+
+    def _extend(
+        self, request: Request, upto: int, tokens: list[int] | None, *, samples: bool, guess: list[int] | None = None
+    ) -> Item:
         """Gives the request slots up to there, to be computed by the batch in planning."""
         start = request.computed
         self._holdings.extend(request, upto)
@@ -218,8 +242,9 @@ class Scheduler:
         request.computed = upto
         assert request.row is not None
         return Item(
-            request, request.epoch, request.row, request.state or 0, start, request.slots[start:upto], tokens, samples
-        )
+            request, request.epoch, request.row, request.state or 0, start, request.slots[start:upto],
+            tokens, samples, guess,
+        )  # fmt: skip
 
     def _map(self, request: Request, begin: int, end: int) -> None:
         """Notes that the row's cells [begin, end) are to be written."""
@@ -247,7 +272,7 @@ class Scheduler:
         self.in_flight.append(batch)
 
     def _process(self, batch: Batch) -> None:
-        for item, token in zip(batch.items, self._forward.result(batch), strict=True):
+        for item, drawn in zip(batch.items, self._forward.result(batch), strict=True):
             request = item.request
             request.outstanding -= 1
             if not item.current:
@@ -256,18 +281,44 @@ class Scheduler:
             elif request.rejected is not None:
                 self._end_rejected(request, batch)
             elif item.samples:
-                self._take_token(request, token, first=item.tokens is not None)
+                self._take_tokens(item, self._settled(item, drawn))
 
-    def _take_token(self, request: Request, token: int, *, first: bool) -> None:
-        request.output.append(token)
-        reason = request.finish_reason()
-        if reason is not None:
-            self.running.remove(request)
-            self._end(request, reason, [token])
-            return
-        if first:
+    def _settled(self, item: Item, drawn: list[int]) -> list[int]:
+        """Which of the drawn tokens stand; how far the request is computed, where a guess was."""
+        request = item.request
+        if item.guess is None:
+            if not (self._config.block_size and request.output):
+                return drawn
+            request.computed = len(request.tokens) - 1
+            return []  # it was retracted, and goes on with a block, not with one token
+        if not self._config.block_size:
+            stands = guesses.accepted(item.guess, drawn)
+            request.computed = len(request.tokens) - 1 + len(stands)
+            return stands
+        request.computed = len(request.tokens)
+        request.refined += 1
+        if request.refined < self._config.refine_steps:
+            request.computed -= 1
+            request.guess = drawn[:-1]
+            self._holdings.refined(request, request.guess)
+            return []
+        request.guess, request.refined = None, 0
+        return drawn
+
+    def _take_tokens(self, item: Item, tokens: list[int]) -> None:
+        request, told = item.request, []
+        for token in tokens:
+            request.output.append(token)
+            told.append(token)
+            reason = request.finish_reason()
+            if reason is not None:
+                self.running.remove(request)
+                self._end(request, reason, told)
+                return
+        if item.first:
             self._holdings.publish(request, len(request.tokens) - 1)
-        self._outputs.append(Output(request.rid, [token], cached_tokens=request.cached_tokens))
+        if told:
+            self._outputs.append(Output(request.rid, told, cached_tokens=request.cached_tokens))
 
     def _end_rejected(self, request: Request, batch: Batch) -> None:
         partly = batch.mixed and self._config.loop == "overlap"
@@ -288,7 +339,7 @@ class Scheduler:
             self._holdings.release(request)
         else:
             self._probe.req_finish(owner=request.rid)
-            self._holdings.release(request, cache_upto=len(request.tokens) - 1)
+            self._holdings.release(request, cache_upto=min(len(request.tokens) - 1, request.computed))
         self._tell_end(request, reason, tokens or [])
 
     def _tell_end(self, request: Request, reason: Finish, tokens: list[int]) -> None:

@@ -21,6 +21,11 @@ class Arrival:
     prompt: tuple[int, ...]
     sampling: SamplingParams
     abort_at: int | None = None
+    adapter: str | None = None
+
+    def request(self) -> Request:
+        """What the scheduler gets."""
+        return Request(self.rid, list(self.prompt), self.sampling, self.adapter)
 
 
 @dataclass(slots=True)
@@ -40,10 +45,12 @@ def random_workload(
     max_tail: int = 50,
     max_new: int = 12,
     abort_share: float = 0.15,
+    adapters: tuple[str | None, ...] = (None,),
 ) -> list[Arrival]:
     """`count` requests with shared prefixes, varied lengths, greedy and seeded sampling; some are aborted at any stage.
 
-    A prompt is up to 64 tokens that others share and up to `max_tail` of its own, or all of an earlier one.
+    A prompt is up to 64 tokens that others share and up to `max_tail` of its own, or all of an earlier one. Requests take
+    the `adapters` by turns.
     """
     rng = random.Random(seed)
     prefixes = [random_text(rng, rng.randint(8, 64)) for _ in range(4)]
@@ -62,7 +69,9 @@ def random_workload(
             ignore_eos=rng.random() < 0.5,
         )
         abort_at = step + rng.randint(0, 12) if rng.random() < abort_share else None
-        arrivals.append(Arrival(step, f"r{number}", prompt[: context_len - max_new - 8], sampling, abort_at))
+        prompt = prompt[: context_len - max_new - 8]
+        adapter = adapters[number % len(adapters)]
+        arrivals.append(Arrival(step, f"r{number}", prompt, sampling, abort_at, adapter))
     return arrivals
 
 
@@ -80,7 +89,7 @@ def drive(
         while todo and todo[0].step <= step:
             arrival = todo.pop(0)
             answers[arrival.rid] = Answer([])
-            engine.add(Request(arrival.rid, list(arrival.prompt), arrival.sampling))
+            engine.add(arrival.request())
         while aborts and aborts[0][0] <= step:
             engine.abort(aborts.pop(0)[1])
         if step == flush_at:

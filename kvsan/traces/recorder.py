@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import pluggy
 
@@ -23,18 +23,22 @@ would."""
 
 class Recorder:
     """Appends every event to `path`: text if it ends in .jsonl, binary else. `site_of` puts a stack id into words.
+    `group` and `rank` go into the header, where the process is one rank of several; by default they come from the
+    environment variables KVSAN_GROUP and KVSAN_RANK.
 
     Raises OSError if the file cannot be made.
     """
 
-    def __init__(self, path: str, site_of: Callable[[int], str | None]) -> None:
+    def __init__(
+        self, path: str, site_of: Callable[[int], str | None], *, group: str | None = None, rank: int | None = None
+    ) -> None:
         self.path = path
         self._site_of = site_of
         self._queue: SimpleQueue[Event | None] = SimpleQueue()
         self._ended = ""
         self._stream: TextIO | BinaryIO
         self._writer: TextWriter | BinaryWriter
-        header = {"engine": "", "title": f"process {os.getpid()}"}
+        header: dict[str, Any] = {"engine": "", "title": f"process {os.getpid()}", **_place(group, rank)}
         if path.endswith(".jsonl"):
             text = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
             self._stream, self._writer = text, TextWriter(text, **header)
@@ -92,6 +96,15 @@ class Recorder:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self._stream.fileno())
             os.close(null)
+
+
+def _place(group: str | None, rank: int | None) -> dict[str, Any]:
+    """The header's fields for one rank of several; none where the group or the rank is not known."""
+    group = group if group is not None else os.environ.get("KVSAN_GROUP")
+    told = os.environ.get("KVSAN_RANK", "")
+    if rank is None and told.isdigit():
+        rank = int(told)
+    return {} if group is None or rank is None else {"group": group, "rank": rank}
 
 
 def _add_hooks() -> None:

@@ -37,7 +37,7 @@ def check(arrivals: list[Arrival], answers: dict[str, Answer], oracle: Oracle) -
     """Every answer is the right one, or the beginning of it where the request was aborted."""
     for arrival in arrivals:
         answer = answers[arrival.rid]
-        right = oracle.generate(list(arrival.prompt), arrival.sampling)
+        right = oracle.generate(list(arrival.prompt), arrival.sampling, arrival.adapter)
         if answer.finish is Finish.ABORT:
             assert arrival.abort_at is not None, arrival.rid
             right = right[: len(answer.tokens)]

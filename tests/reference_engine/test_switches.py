@@ -39,6 +39,8 @@ EXPECTED = {
     bugs.ROW_TWICE: Expected("d", "RowPool.take"),
     bugs.TWO_FREES: Expected("first", "KvPool.give_back"),
     bugs.WRONG_SLOT: Expected("too-long", "KvPool.give_back"),
+    bugs.ADAPTER_NOT_IN_KEY: Expected("victim", "RadixCache.match"),
+    bugs.TWO_KEYS: Expected("first", "RadixCache.insert"),
     bugs.EVICTABLE_DRIFTS: Expected(None, "Scheduler._checkpoint"),
 }
 CASES = [(name, page) for name in EXPECTED for page in BUGS[name].page_sizes]
@@ -58,7 +60,11 @@ def wrong(case: Scenario, answers: dict[str, Answer]) -> set[str]:
     found = set()
     for arrival in case.arrivals:
         answer = answers[arrival.rid]
-        right = oracle.generate(list(arrival.prompt), arrival.sampling)
+        if case.config.block_size:
+            block = case.config.block_size, case.config.refine_steps
+            right = oracle.refine(list(arrival.prompt), arrival.sampling, *block)
+        else:
+            right = oracle.generate(list(arrival.prompt), arrival.sampling, arrival.adapter)
         if arrival.abort_at is not None:
             right = right[: len(answer.tokens)]
         if answer.error is None and answer.tokens != right:

@@ -36,7 +36,10 @@ def test_both_are_silent_about_the_correct_engine(page_size: int, loop: str, hyb
     assert verdicts(config, random_workload(5, 12, context_len=160)) == ([], [])
 
 
-@pytest.mark.parametrize(("name", "page_size"), [(bug.name, page) for bug in BUGS.values() for page in bug.page_sizes])
+@pytest.mark.parametrize(
+    ("name", "page_size"),
+    [(bug.name, page) for bug in BUGS.values() for page in bug.page_sizes if bug.finding != "rank_divergence"],
+)
 def test_both_find_the_same_first(name: str, page_size: int) -> None:
     case = scenario(name, 4, page_size=page_size)
     slow, fast = verdicts(case.config, case.arrivals, case.flush_at)
