@@ -86,7 +86,7 @@ def _bugs(form: str) -> int:
     for bug in BUGS.values():
         print(f"{bug.name}  ({bug.reference})")
         print(f"    feature      {bug.feature}")
-        print(f"    finding      {bug.finding} in {bug.pool}")
+        print(f"    finding      {bug.finding} in {bug.pool or 'the prefix cache'}")
         print(f"    what happens {bug.summary}")
         print(f"    consequence  {bug.consequence}")
     return 0

@@ -196,7 +196,7 @@ class Scheduler:
     def _acknowledge(self, *, wait: bool) -> None:
         """Takes note of the copies that have ended beside the forward; `wait` waits for them."""
         if self._tier is not None:
-            self._tier.step(wait=wait, prefilling=bool(self.waiting or self.chunked))
+            self._tier.step(wait=wait)
         if self._decode_side is not None:
             self._decode_side.step(wait=wait)
 
