@@ -28,6 +28,7 @@ _HELP = {
     "host_write": "when the host tier is filled: when the cache inserts (through) or evicts (back)",
     "storage": "a tier behind the host's, from which arriving requests prefetch",
     "prealloc_rows": "rows for requests whose prompt another server computes; 0 to compute prompts here",
+    "free_groups": "carry out together what the results of one batch give back",
     "bug": "a historical bug to switch on",
 }
 _CHOICES = {

@@ -17,6 +17,7 @@ PREFETCH_TAIL = "prefetch-tail-freed-twice"
 ABORT_FREES = "abort-frees-under-transfer"
 ABORT_LEAKS = "abort-in-transfer-queue-leaks"
 DECODE_BEFORE_END = "decode-reads-before-transfer-ends"
+NESTED_GROUP = "free-group-not-flushed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,17 @@ BUGS: dict[str, Bug] = {
             summary="A request counts as arrived when its metadata has: it decodes before its keys and values have "
             "landed.",
             consequence="wrong tokens after the first when the transfer lands late",
+        ),
+        Bug(
+            name=NESTED_GROUP,
+            reference="sgl-project/sglang#36646",
+            feature="frees in groups",
+            finding="leak",
+            pool="kv",
+            summary="Ending a request begins a group of frees inside the one that is open: what that one had queued is "
+            "never carried out.",
+            consequence="slots less whenever two requests end in one batch, until requests find none and the server "
+            "stalls",
         ),
     )
 }

@@ -20,7 +20,8 @@ class EngineConfig:
     `kv_tokens` counts usable token slots (the reserved page 0 not counted), a multiple of `page_size`.
     `host_tokens` above 0 adds a tier in host memory, filled when nodes are inserted (`host_write` "through") or evicted
     ("back"); `storage` adds a further one behind it. `prealloc_rows` above 0 makes this the decode side of a
-    disaggregated pair, with so many rows for requests whose keys and values are on their way.
+    disaggregated pair, with so many rows for requests whose keys and values are on their way. `free_groups` carries out
+    together what the results of one batch give back.
     `schedule_policy` orders the simulated streams (see `policies`), `seed` seeds the policy, `model_seed` the weights.
     """
 
@@ -39,6 +40,7 @@ class EngineConfig:
     host_write: str = "through"
     storage: bool = False
     prealloc_rows: int = 0
+    free_groups: bool = False
     bug: str | None = None
 
     def __post_init__(self) -> None:

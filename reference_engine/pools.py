@@ -6,6 +6,7 @@ The free lists trust their callers, like those of a production engine: what is g
 from __future__ import annotations
 
 from collections import deque
+from itertools import count
 
 import numpy as np
 
@@ -75,6 +76,9 @@ class KvPool:
         self.size = tokens
         self.page_size = page_size
         self._free_pages = deque(range(1, slots // page_size))
+        self._group: list[int] | None = None
+        self._groups = (f"{name}-frees-{number}" for number in count(1))
+        self._group_name = ""
         self._probe = probe
         probe.pool(name, kind=kind, size=slots, page=page_size, reserved=list(range(page_size)))
 
@@ -100,10 +104,27 @@ class KvPool:
         return slots
 
     def give_back(self, slots: list[int], owner: str) -> None:
-        """Gives back the pages of the slots."""
-        if slots:
+        """Gives back the pages of the slots; in a group of frees, they wait for its end."""
+        if not slots:
+            return
+        if self._group is None:
             self.reclaim(slots)
             self._probe.free(self.name, slots, owner=owner)
+        else:
+            self._group += slots
+            self._probe.free(self.name, slots, owner=owner, group=self._group_name)
+
+    def begin_group(self) -> None:
+        """What is given back from here on is carried out together, at the group's end; groups do not nest."""
+        self._group = []
+        self._group_name = next(self._groups)
+
+    def end_group(self) -> None:
+        """Carries out what was given back in the group."""
+        if self._group is not None:
+            self.reclaim(self._group)
+            self._group = None
+            self._probe.flush(group=self._group_name)
 
     def reclaim(self, slots: list[int]) -> None:
         """Puts the pages of the slots into the free list."""

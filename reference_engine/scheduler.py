@@ -247,6 +247,13 @@ class Scheduler:
         self.in_flight.append(batch)
 
     def _process(self, batch: Batch) -> None:
+        if self._config.free_groups:
+            self._holdings.kv.begin_group()
+        self._process_items(batch)
+        if self._config.free_groups:
+            self._holdings.kv.end_group()
+
+    def _process_items(self, batch: Batch) -> None:
         for item, token in zip(batch.items, self._forward.result(batch), strict=True):
             request = item.request
             request.outstanding -= 1
@@ -263,6 +270,8 @@ class Scheduler:
         reason = request.finish_reason()
         if reason is not None:
             self.running.remove(request)
+            if self._config.bug == bugs.NESTED_GROUP:
+                self._holdings.kv.begin_group()
             self._end(request, reason, [token])
             return
         if first:

@@ -1,4 +1,4 @@
-"""Workloads that provoke the bugs of the host tier, of storage and of the decode side.
+"""Workloads that provoke the bugs of the host tier, of storage, of the decode side and of frees in groups.
 
 Each builder gives the engine's configuration, what arrives, and the victims.
 """
@@ -85,6 +85,13 @@ def _running_in_transfer(base: EngineConfig, rng: random.Random) -> Parts:
     return replace(base, rows=2, prealloc_rows=2, context_len=96, kv_tokens=192), arrivals, ("early",)
 
 
+def _ending_together(base: EngineConfig, rng: random.Random) -> Parts:
+    """Two requests decode and end in one batch."""
+    sampling = SamplingParams(rng.randint(2, 8), ignore_eos=True)
+    arrivals = [Arrival(0, rid, random_text(rng, rng.randint(5, 30)), sampling) for rid in ("one", "two")]
+    return replace(base, rows=2, context_len=96, kv_tokens=192, free_groups=True), arrivals, ()
+
+
 BUILDERS: dict[str, Callable[[EngineConfig, random.Random], Parts]] = {
     bugs.NEVER_UNLOCKS: _backed_up,
     bugs.EVICT_UNDER_WRITE_BACK: _written_back,
@@ -95,4 +102,5 @@ BUILDERS: dict[str, Callable[[EngineConfig, random.Random], Parts]] = {
     bugs.ABORT_FREES: _aborted_in_transfer,
     bugs.ABORT_LEAKS: _dropped_in_transfer,
     bugs.DECODE_BEFORE_END: _running_in_transfer,
+    bugs.NESTED_GROUP: _ending_together,
 }

@@ -1,5 +1,7 @@
-"""The bugs of the host tier, of storage and of the decode side: one cause each, named with owner and sites, and what
-users see of it."""
+"""The bugs of the host tier, of storage, of the decode side and of frees in groups.
+
+One cause each is named with owner and sites, and users see what the registry says.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +40,7 @@ EXPECTED = {
     bugs.PREFETCH_TAIL: Expected(("freed", "host", "prefetch"), ("freed", "host", "prefetch")),
     bugs.ABORT_FREES: Expected(("freed", "host", "gone"), ("transfer", "nic", "gone"), "slow:nic", always=False),
     bugs.ABORT_LEAKS: Expected(("end", "host", "gone"), None),
+    bugs.NESTED_GROUP: Expected(("idle", "host", ""), None),
     bugs.DECODE_BEFORE_END: Expected(("read", "fwd", ""), ("write", "nic", "early"), "starve:nic"),
 }
 
@@ -129,9 +132,22 @@ def test_leaked_slots_stall_the_server() -> None:
         assert engine.busy == (bug is not None)
 
 
+def test_lost_groups_stall_the_server() -> None:
+    rng = random.Random(0)
+    for bug in (bugs.NESTED_GROUP, None):
+        engine = Engine(EngineConfig(rows=2, context_len=64, kv_tokens=64, page_size=16, free_groups=True, bug=bug))
+        for number in range(12):
+            engine.add(Request(f"r{number}", list(random_text(rng, 10)), SamplingParams(4, ignore_eos=True)))
+        for _ in range(200):
+            if engine.busy:
+                engine.step()
+        assert engine.busy == (bug is not None)
+
+
 @pytest.mark.parametrize(
     "features",
     [
+        {"free_groups": True},
         {"host_tokens": 320},
         {"host_tokens": 192, "host_write": "back"},
         {"host_tokens": 96, "storage": True},
