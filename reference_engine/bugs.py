@@ -17,6 +17,8 @@ PREFETCH_TAIL = "prefetch-tail-freed-twice"
 ABORT_FREES = "abort-frees-under-transfer"
 ABORT_LEAKS = "abort-in-transfer-queue-leaks"
 DECODE_BEFORE_END = "decode-reads-before-transfer-ends"
+STALE_MAP = "stale-map-frees-foreign-slot"
+TOMBSTONE_FREED = "tombstone-freed"
 NESTED_GROUP = "free-group-not-flushed"
 
 
@@ -174,6 +176,26 @@ BUGS: dict[str, Bug] = {
             "never carried out.",
             consequence="slots less whenever two requests end in one batch, until requests find none and the server "
             "stalls",
+        ),
+        Bug(
+            name=STALE_MAP,
+            reference="sgl-project/sglang#27586",
+            feature="sliding window",
+            finding="free_not_owner",
+            pool="window",
+            summary="A tombstone keeps its map entry; when it is recovered, the old window slot is given back through "
+            "the entry, although it is another's by then.",
+            consequence="two owners share a window slot: wrong tokens",
+        ),
+        Bug(
+            name=TOMBSTONE_FREED,
+            reference="sgl-project/sglang#38519",
+            feature="sliding window",
+            finding="invalid_free",
+            pool="window",
+            summary="A free through the map does not skip tombstones, whose entry is 0: the padding slot goes to the "
+            "free list, once for each such free.",
+            consequence="the padding slot is handed out, and more than once: wrong tokens",
         ),
     )
 }

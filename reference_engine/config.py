@@ -18,6 +18,7 @@ class EngineConfig:
     """Sizes are in tokens, except `rows` (request rows, the reserved row 0 not counted).
 
     `kv_tokens` counts usable token slots (the reserved page 0 not counted), a multiple of `page_size`.
+    `window` above 0 is how many tokens the last layer sees; its keys and values then live in a pool of their own.
     `host_tokens` above 0 adds a tier in host memory, filled when nodes are inserted (`host_write` "through") or evicted
     ("back"); `storage` adds a further one behind it. `prealloc_rows` above 0 makes this the decode side of a
     disaggregated pair, with so many rows for requests whose keys and values are on their way. `free_groups` carries out
@@ -36,6 +37,7 @@ class EngineConfig:
     seed: int = 0
     model_seed: int = 0
     hybrid: bool = False
+    window: int = 0
     host_tokens: int = 0
     host_write: str = "through"
     storage: bool = False
@@ -63,6 +65,10 @@ class EngineConfig:
             raise ValueError("storage: it needs a host tier, that is host_tokens above 0")
         if self.prealloc_rows < 0:
             raise ValueError(f"prealloc_rows: {self.prealloc_rows} is negative")
+        if self.window < 0:
+            raise ValueError(f"window: {self.window} is negative")
+        if self.window and (self.hybrid or self.host_tokens or self.prealloc_rows or self.free_groups):
+            raise ValueError("window: not with hybrid, host_tokens, prealloc_rows or free_groups")
         if self.hybrid and (self.host_tokens or self.prealloc_rows):
             raise ValueError("hybrid: neither the host tier nor transfers carry recurrent states")
         if self.bug is not None and self.bug not in BUGS:

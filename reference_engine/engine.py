@@ -19,6 +19,7 @@ from .row_writer import RowWriter
 from .scheduler import Scheduler
 from .streams import SimulatedDevice
 from .transfers import Carrier
+from .window import WindowedKvPool
 
 
 class Engine:
@@ -32,7 +33,10 @@ class Engine:
         self.config = config
         self._probe = probe
         self.rows = RowPool(config.rows + config.prealloc_rows, config.context_len + 1, probe)
-        self.kv = KvPool(config.kv_tokens, config.page_size, probe)
+        if config.window:
+            self.kv: KvPool = WindowedKvPool(config.kv_tokens, config.page_size, probe, config.window, config.bug)
+        else:
+            self.kv = KvPool(config.kv_tokens, config.page_size, probe)
         self.states = StatePool(config.rows, probe) if config.hybrid else None
         self.cache = RadixCache(self.kv, probe)
         self._device = SimulatedDevice(make_policy(config.schedule_policy, config.seed), probe)
@@ -40,8 +44,10 @@ class Engine:
         writer = RowWriter(
             self.rows, schedule, self._device.event("rows_read"), self._device.event("rows_written"), probe
         )
+        if isinstance(self.kv, WindowedKvPool):
+            self.kv.connect(self._device, schedule, writer.rows_read)
         holdings = Holdings(self.rows, self.kv, self.cache, self.states, writer)
-        model = Model(config.model_seed, hybrid=config.hybrid)
+        model = Model(config.model_seed, hybrid=config.hybrid, window=config.window)
         runner = Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe)
         self.tier = self.decode_side = None
         if config.host_tokens:

@@ -65,7 +65,7 @@ class _Layer:
 class Model:
     """Seeded weights and the forward pass."""
 
-    def __init__(self, seed: int, *, hybrid: bool = False) -> None:
+    def __init__(self, seed: int, *, hybrid: bool = False, window: int = 0) -> None:
         random = np.random.default_rng(seed)
 
         def matrix(rows: int, columns: int) -> Array:
@@ -73,6 +73,7 @@ class Model:
             return weights
 
         self.hybrid = hybrid
+        self._windows = [0] * (LAYERS - 1) + [window]
         self._tokens = random.standard_normal((VOCABULARY, DIM))
         self._positions = random.standard_normal((MAX_CONTEXT, DIM))
         self._layers = [
@@ -108,7 +109,7 @@ class Model:
         queries, keys, values = (part.reshape(-1, HEADS, HEAD_DIM) for part in np.split(mixed, 3, axis=1))
         memory.store(index, keys, values)
         parts = [
-            attend(queries[span.begin : span.end], *memory.context(index, number), span.first)
+            attend(queries[span.begin : span.end], *memory.context(index, number), span.first, self._windows[index])
             for number, span in enumerate(spans)
         ]
         return np.concatenate(parts).reshape(-1, DIM)

@@ -62,24 +62,32 @@ class RadixCache:
 
     def match(self, tokens: list[int], owner: str) -> Node:
         """The node down to which whole pages of the tokens are cached; splits a node that is matched in part."""
-        node, _ = self._walk(tokens)
+        node, cached = self._walk(tokens)
+        usable = self.kv.usable(node.path_slots())
+        if usable < cached:
+            node, _ = self._walk(tokens[:usable])
         if node is not self.root:
             self._probe.match(node=node.name, owner=owner)
         return node
 
-    def insert(self, tokens: list[int], slots: list[int], owner: str) -> tuple[Node, int]:
+    def insert(self, tokens: list[int], slots: list[int], owner: str, *, recover: bool = True) -> tuple[Node, int]:
         """Makes the tokens a path of the tree; returns its last node and how many tokens were cached before.
 
         The owner's slots from there on pass to a new node. Those before remain the owner's: they are duplicates.
         """
         node, cached = self._walk(tokens)
+        if recover:
+            position = 0
+            for step in node.path():
+                self.kv.recover(step.slots, slots[position : position + len(step.slots)], owner, step.name)
+                position += len(step.slots)
         if cached == len(tokens):
             return node, cached
         parent = None if node is self.root else node.name
         child = Node(next(self._names), node, tokens[cached:], slots[cached:], last_used=next(self._clock))
         node.children[self._key(child.tokens)] = child
         self.evictable += len(child.slots)
-        self._probe.insert(self.kv.name, child.slots, owner=owner, node=child.name, parent=parent)
+        self.kv.tell_insert(child.slots, owner, child.name, parent)
         self.inserted(child)
         return child, cached
 
@@ -159,7 +167,7 @@ class RadixCache:
         node.parent.children[self._key(node.tokens)] = upper
         node.tokens, node.slots, node.parent = node.tokens[length:], node.slots[length:], upper
         upper.children[self._key(node.tokens)] = node
-        self._probe.split(node=node.name, child=upper.name, slots=upper.slots, pool=self.kv.name)
+        self.kv.tell_split(node.name, upper.name, upper.slots)
         return upper
 
     def _common(self, a: list[int], b: list[int]) -> int:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from . import bugs, tier_scenarios
+from . import bugs, tier_scenarios, window_scenarios
 from .config import EngineConfig
 from .request import SamplingParams
 from .workload import Arrival, random_text
@@ -33,8 +33,9 @@ def scenario(
     The bugs of the mixed chunk need the overlapped loop, as in history.
     """
     base = EngineConfig(page_size=page_size, loop=loop, schedule_policy=schedule_policy, seed=seed, bug=name)
-    if name in tier_scenarios.BUILDERS:
-        return Scenario(*tier_scenarios.BUILDERS[name](base, random.Random(seed)))
+    for builders in (tier_scenarios.BUILDERS, window_scenarios.BUILDERS):
+        if name in builders:
+            return Scenario(*builders[name](base, random.Random(seed)))
     return _BUILDERS[name](base, random.Random(seed))
 
 

@@ -53,6 +53,7 @@ def _loaded_at_once(base: EngineConfig, rng: random.Random) -> Parts:
     config, [first, second, again], victims = _evicted_and_loaded(base, rng)
     step = 10 + rng.randint(4, 6)
     second = replace(second, sampling=SamplingParams(14, ignore_eos=True), abort_at=step)
+    config = replace(config, schedule_policy="starve:fwd", loop="overlap")
     return config, [first, second, replace(again, step=step)], victims
 
 

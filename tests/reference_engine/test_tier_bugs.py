@@ -138,6 +138,7 @@ def test_lost_groups_stall_the_server() -> None:
         engine = Engine(EngineConfig(rows=2, context_len=64, kv_tokens=64, page_size=16, free_groups=True, bug=bug))
         for number in range(12):
             engine.add(Request(f"r{number}", list(random_text(rng, 10)), SamplingParams(4, ignore_eos=True)))
+        engine.add(Request("long", list(random_text(rng, 40)), SamplingParams(4)))
         for _ in range(200):
             if engine.busy:
                 engine.step()
