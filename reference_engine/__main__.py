@@ -24,6 +24,7 @@ _HELP = {
     "seed": "seed of the schedule policy",
     "model_seed": "seed of the model's weights",
     "hybrid": "the second layer is a recurrent state space",
+    "window": "how many tokens the last layer sees; 0 for all",
     "host_tokens": "token slots of the tier in host memory; 0 for none",
     "host_write": "when the host tier is filled: when the cache inserts (through) or evicts (back)",
     "storage": "a tier behind the host's, from which arriving requests prefetch",
@@ -31,6 +32,7 @@ _HELP = {
     "draft_tokens": "most tokens that a decode drafts and verifies at once",
     "block_size": "tokens in a block that is refined; 0 draws them one by one",
     "refine_steps": "how often a block is computed",
+    "free_groups": "carry out together what the results of one batch give back",
     "bug": "a historical bug to switch on",
 }
 _CHOICES = {

@@ -45,25 +45,27 @@ def normalize(x: Array) -> Array:
     return scaled
 
 
-def attend(queries: Array, keys: Array, values: Array, first: int) -> Array:
+def attend(queries: Array, keys: Array, values: Array, first: int, window: int = 0) -> Array:
     """Causal attention of queries [t, heads, dim] over keys and values [length, heads, dim]; shape [t, heads, dim].
 
     Query i stands at position `first + i` and sees the positions up to its own. The weight of a key falls with its
-    distance d from the best score as (1 + d)**-4, where a softmax has exp(-d).
+    distance d from the best score as (1 + d)**-4, where a softmax has exp(-d). With a `window` it sees only so many
+    positions, its own the last of them.
     """
     blocks = [
-        _attend_block(queries[begin : begin + _BLOCK], keys, values, first + begin)
+        _attend_block(queries[begin : begin + _BLOCK], keys, values, first + begin, window)
         for begin in range(0, queries.shape[0], _BLOCK)
     ]
     return np.concatenate(blocks)
 
 
-def _attend_block(queries: Array, keys: Array, values: Array, first: int) -> Array:
+def _attend_block(queries: Array, keys: Array, values: Array, first: int, window: int) -> Array:
     count = queries.shape[0]
     length = first + count
     q, k, v = queries.transpose(2, 1, 0), keys[:length].transpose(2, 0, 1), values[:length]
     scores = fold(q[:, None, :, :] * k[:, :, :, None])
-    visible = (np.arange(length)[:, None] <= first + np.arange(count))[:, None, :]
+    seen, own = np.arange(length)[:, None], first + np.arange(count)
+    visible = ((seen <= own) & (seen > own - (window or length)))[:, None, :]
     best = np.where(visible, scores, -np.inf).max(axis=0)
     weights = 1.0 / (1.0 + np.maximum(best - scores, 0.0))
     weights = weights * weights

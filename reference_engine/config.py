@@ -18,9 +18,11 @@ class EngineConfig:
     """Sizes are in tokens, except `rows` (request rows, the reserved row 0 not counted).
 
     `kv_tokens` counts usable token slots (the reserved page 0 not counted), a multiple of `page_size`.
+    `window` above 0 is how many tokens the last layer sees; its keys and values then live in a pool of their own.
     `host_tokens` above 0 adds a tier in host memory, filled when nodes are inserted (`host_write` "through") or evicted
     ("back"); `storage` adds a further one behind it. `prealloc_rows` above 0 makes this the decode side of a
-    disaggregated pair, with so many rows for requests whose keys and values are on their way.
+    disaggregated pair, with so many rows for requests whose keys and values are on their way. `free_groups` carries out
+    together what the results of one batch give back.
     `schedule_policy` orders the simulated streams (see `policies`), `seed` seeds the policy, `model_seed` the weights.
     """
 
@@ -35,6 +37,7 @@ class EngineConfig:
     seed: int = 0
     model_seed: int = 0
     hybrid: bool = False
+    window: int = 0
     host_tokens: int = 0
     host_write: str = "through"
     storage: bool = False
@@ -42,6 +45,7 @@ class EngineConfig:
     draft_tokens: int = 0
     block_size: int = 0
     refine_steps: int = 3
+    free_groups: bool = False
     bug: str | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +68,10 @@ class EngineConfig:
             raise ValueError("storage: it needs a host tier, that is host_tokens above 0")
         if self.prealloc_rows < 0:
             raise ValueError(f"prealloc_rows: {self.prealloc_rows} is negative")
+        if self.window < 0:
+            raise ValueError(f"window: {self.window} is negative")
+        if self.window and (self.hybrid or self.host_tokens or self.prealloc_rows or self.free_groups):
+            raise ValueError("window: not with hybrid, host_tokens, prealloc_rows or free_groups")
         if self.hybrid and (self.host_tokens or self.prealloc_rows):
             raise ValueError("hybrid: neither the host tier nor transfers carry recurrent states")
         if min(self.draft_tokens, self.block_size) < 0 or self.refine_steps < 1:

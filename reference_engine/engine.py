@@ -24,6 +24,7 @@ from .scheduler import Scheduler
 from .shards import WHOLE, Shard
 from .streams import SimulatedDevice
 from .transfers import Carrier
+from .window import WindowedKvPool
 
 
 class Engine:
@@ -39,7 +40,10 @@ class Engine:
         bug = config.bug or ""
         rows = config.rows + config.prealloc_rows
         self.rows = ROW_POOLS.get(bug, RowPool)(rows, config.context_len + 1, probe)
-        self.kv = KvPool(config.kv_tokens, config.page_size, probe, heads=HEADS // shard.world)
+        if config.window:
+            self.kv: KvPool = WindowedKvPool(config.kv_tokens, config.page_size, probe, config.window, config.bug)
+        else:
+            self.kv = KvPool(config.kv_tokens, config.page_size, probe, heads=HEADS // shard.world)
         self.states = STATE_POOLS.get(bug, StatePool)(config.rows, probe) if config.hybrid else None
         self.cache = CACHES.get(bug, RadixCache)(self.kv, probe)
         self.cache.rank = shard.rank
@@ -48,8 +52,10 @@ class Engine:
         writer = RowWriter(
             self.rows, schedule, self._device.event("rows_read"), self._device.event("rows_written"), probe
         )
+        if isinstance(self.kv, WindowedKvPool):
+            self.kv.connect(self._device, schedule, writer.rows_read)
         holdings = HOLDINGS.get(bug, Holdings)(self.rows, self.kv, self.cache, self.states, writer)
-        model = Model(config.model_seed, hybrid=config.hybrid, shard=shard)
+        model = Model(config.model_seed, hybrid=config.hybrid, window=config.window, shard=shard)
         runner = Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe)
         self.tier = self.decode_side = None
         if config.host_tokens:

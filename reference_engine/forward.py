@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from .arithmetic import Array
 from .batch import Batch, Item
-from .model import Model, Span, choose
-from .pools import KV, ROWS, STATES, KvPool, RowPool, StatePool
+from .model import LAYERS, Model, Span, choose
+from .pools import ROWS, STATES, KvPool, RowPool, StatePool
 from .probe import Probe
 from .row_writer import RowWriter
 from .streams import Device, Stream, StreamEvent
@@ -25,20 +25,20 @@ reserved slot 0 of every pool."""
 
 @dataclass(slots=True, eq=False)
 class _PagedMemory:
-    """The batch's view of the pools: it writes the batch's new slots and reads the captured ones."""
+    """The batch's view of the pools, by layer: it writes the batch's new slots and reads the captured ones."""
 
     kv: KvPool
     states: StatePool | None
-    written: Slots
-    captured: list[Slots]
+    written: list[Slots]
+    captured: list[list[Slots]]
     items: list[Item] = field(default_factory=list)
 
     def store(self, layer: int, keys: Array, values: Array) -> None:
-        self.kv.keys[layer][self.written] = keys
-        self.kv.values[layer][self.written] = values
+        self.kv.keys[layer][self.written[layer]] = keys
+        self.kv.values[layer][self.written[layer]] = values
 
     def context(self, layer: int, span: int) -> tuple[Array, Array]:
-        slots = self.captured[span]
+        slots = self.captured[span][layer]
         return self.kv.keys[layer][slots], self.kv.values[layer][slots]
 
     def state(self, layer: int, span: int) -> Array:
@@ -80,18 +80,26 @@ class Forward:
 
     def launch(self, batch: Batch) -> None:
         """Queues the batch: first its row reads, then everything that needs what they gave."""
-        captured: list[Slots] = []
+        written: list[Slots] = []
+        captured: list[list[Slots]] = []
         self._stream.wait(self._writer.rows_written)
+        self._kv.prepare(self._stream)
         for item in batch.items:
             self._probe.capture(
                 ROWS, row=item.row, upto=item.upto, batch=batch.name, owner=item.request.rid, agent=self._stream.name
             )
         reads = [(item.row, item.upto) for item in batch.items]
-        self._stream.submit(lambda: captured.extend(self._rows.table[row, :upto].copy() for row, upto in reads))
+        new = np.array([slot for item in batch.items for slot in item.slots], dtype=np.int64)
+
+        def capture() -> None:
+            captured.extend(self._addresses(self._rows.table[row, :upto].copy()) for row, upto in reads)
+            written.extend(self._addresses(new))
+
+        self._stream.submit(capture)
         self._stream.record(self._writer.rows_read)
         self._probe.launch(batch=batch.name, agent=self._stream.name)
         self._tell_data(batch)
-        self._stream.submit(lambda: self._run(batch, captured))
+        self._stream.submit(lambda: self._run(batch, written, captured))
         batch.finished = self._idle_events.pop() if self._idle_events else self._device.event(next(self._event_names))
         self._stream.record(batch.finished)
         self._latest = batch.finished
@@ -112,7 +120,10 @@ class Forward:
         self._probe.done(batch=batch.name)
         return batch.drawn
 
-    def _run(self, batch: Batch, captured: list[Slots]) -> None:
+    def _addresses(self, slots: Slots) -> list[Slots]:
+        return [self._kv.address(layer, slots) for layer in range(LAYERS)]
+
+    def _run(self, batch: Batch, written: list[Slots], captured: list[list[Slots]]) -> None:
         items = batch.items
         tokens: list[int] = []
         spans: list[Span] = []
@@ -122,7 +133,6 @@ class Forward:
             tokens += inputs
             if self._states is not None and item.start == 0:
                 self._states.data[item.state] = 0.0
-        written = np.array([slot for item in items for slot in item.slots], dtype=np.int64)
         memory = _PagedMemory(self._kv, self._states, written, captured, items)
         hidden = self._model.forward(np.array(tokens, dtype=np.int64), spans, memory)
         for item, span in zip(items, spans, strict=True):
@@ -144,14 +154,16 @@ class Forward:
             return
         for item in batch.items:
             who = {"owner": item.request.rid, "batch": batch.name, "agent": self._stream.name}
-            self._probe.write(KV, item.slots, **who)
+            self._kv.tell_data(
+                item.request.slots[: item.upto], item.start, batch.name, item.request.rid, self._stream.name
+            )
             if self._states is not None:
                 if item.start == 0:
                     self._probe.write(STATES, item.state, **who)
                 self._probe.read(STATES, item.state, **who)
                 self._probe.write(STATES, item.state, **who)
         if _has_padding(batch):
-            for pool in (KV,) if self._states is None else (KV, STATES):
+            for pool in (self._kv.name,) if self._states is None else (self._kv.name, STATES):
                 self._probe.write(pool, 0, batch=batch.name, agent=self._stream.name)
 
 

@@ -63,6 +63,7 @@ class Holdings:
         """Gives the request slots for the positions below `upto`; the caller has checked that there is room."""
         self.cache.evict(self.demand(request, upto) - self.kv.available)
         request.slots += self.kv.extend(request.slots, upto - len(request.slots), request.rid)
+        self.kv.slide(request.slots, request.published, request.computed, request.rid)
 
     def publish(self, request: Request, upto: int) -> None:
         """Puts the request's pages below `upto` into the prefix cache; the request goes on as a sharer.
@@ -74,7 +75,9 @@ class Holdings:
         if self.states is not None or upto <= request.published or request.node is None:
             return
         begin, owner = request.published, request.rid
-        node, cached = self.cache.insert(request.tokens[:upto], request.slots[:upto], owner, request.adapter)
+        node, cached = self.cache.insert(
+            request.tokens[:upto], request.slots[:upto], owner, request.adapter, recover=not request.outstanding
+        )
         self.cache.lock(node, owner)
         if cached > begin and request.outstanding:
             request.duplicates += request.slots[begin:cached]

@@ -51,7 +51,6 @@ class HostTier:
         self._probe = probe
         self._numbers = count(1)
         self._moves: deque[_Move] = deque()
-        self._locking: list[_Move] = []
         if config.host_write == "through":
             cache.inserted = self._back_up
         else:
@@ -79,18 +78,15 @@ class HostTier:
             return True
         return load is None
 
-    def step(self, *, wait: bool, prefilling: bool = True) -> None:
-        """Acknowledges the copies that have ended; `wait` waits for all of them. `prefilling`: the step has a prefill."""
+    def step(self, *, wait: bool) -> None:
+        """Acknowledges the copies that have ended; `wait` waits for all of them."""
         if self.prefetcher is not None:
             self.prefetcher.step(wait=wait)
         while self._moves and self._carrier.ended(self._moves[0].transfer, wait=wait):
             move = self._moves.popleft()
             self._publish(move)
-            self._locking.append(move)
-        if prefilling or self._config.bug != bugs.NEVER_UNLOCKS:
-            for move in self._locking:
+            if self._config.bug != bugs.NEVER_UNLOCKS:
                 self._unlock(move)
-            self._locking.clear()
 
     def _back_up(self, node: Node) -> _Move | None:
         """Begins to copy to the host what it lacks of the node's path."""

@@ -71,7 +71,7 @@ class _Layer:
 class Model:
     """Seeded weights and the forward pass; of several tensor ranks, each has a shard of the attention heads."""
 
-    def __init__(self, seed: int, *, hybrid: bool = False, shard: Shard | None = None) -> None:
+    def __init__(self, seed: int, *, hybrid: bool = False, window: int = 0, shard: Shard | None = None) -> None:
         self._shard = shard
         random = np.random.default_rng(seed)
 
@@ -80,6 +80,7 @@ class Model:
             return weights
 
         self.hybrid = hybrid
+        self._windows = [0] * (LAYERS - 1) + [window]
         self._tokens = random.standard_normal((VOCABULARY, DIM))
         self._positions = random.standard_normal((MAX_CONTEXT, DIM))
         self._layers = [
@@ -123,7 +124,7 @@ class Model:
             queries, keys, values = (part[:, self._shard.heads] for part in (queries, keys, values))
         memory.store(index, keys, values)
         parts = [
-            attend(queries[span.begin : span.end], *memory.context(index, number), span.first)
+            attend(queries[span.begin : span.end], *memory.context(index, number), span.first, self._windows[index])
             for number, span in enumerate(spans)
         ]
         heads = np.concatenate(parts)

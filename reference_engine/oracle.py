@@ -35,8 +35,8 @@ class Scratch:
 class Oracle:
     """Generates tokens from scratch, each from the whole text before it."""
 
-    def __init__(self, model_seed: int = 0, *, hybrid: bool = False) -> None:
-        self._model = Model(model_seed, hybrid=hybrid)
+    def __init__(self, model_seed: int = 0, *, hybrid: bool = False, window: int = 0) -> None:
+        self._model = Model(model_seed, hybrid=hybrid, window=window)
         self._next = lru_cache(maxsize=4096)(self._logits)
 
     def generate(self, prompt: list[int], sampling: SamplingParams, adapter: str | None = None) -> list[int]:

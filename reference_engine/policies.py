@@ -65,6 +65,31 @@ class Starve(Policy):
         return min(heads, key=lambda head: (head.stream == self._starved, head.issued))
 
 
+class Slow(Policy):
+    """One stream runs a piece of work only after so many of others; the others run at once."""
+
+    PIECES = 200
+
+    def __init__(self, slow: str) -> None:
+        self._slow = slow
+        self._since = 0
+
+    def eager(self, heads: Sequence[Head]) -> Head | None:
+        due = self._since >= self.PIECES
+        head = min((h for h in heads if due or h.stream != self._slow), key=lambda h: h.issued, default=None)
+        self._count(head)
+        return head
+
+    def forced(self, heads: Sequence[Head]) -> Head:
+        head = min(heads, key=lambda h: (h.stream == self._slow, h.issued))
+        self._count(head)
+        return head
+
+    def _count(self, head: Head | None) -> None:
+        if head is not None:
+            self._since = 0 if head.stream == self._slow else self._since + 1
+
+
 class RandomPriority(Policy):
     """Streams have random priorities that change at random points (after Burckhardt et al., PCT, 2010)."""
 
@@ -86,7 +111,7 @@ class RandomPriority(Policy):
 POLICY_NAMES = ("in-order", "late", "starve:fwd", "starve:sched", "random")
 """Policies with the streams that every engine has."""
 
-FEATURE_POLICY_NAMES = ("starve:copy", "starve:nic", "starve:io")
+FEATURE_POLICY_NAMES = ("starve:copy", "starve:nic", "starve:io", "slow:nic")
 """Policies with streams that single features add."""
 
 
@@ -100,6 +125,8 @@ def make_policy(name: str, seed: int) -> Policy:
         return RandomPriority(seed)
     if name.startswith("starve:") and name in (*POLICY_NAMES, *FEATURE_POLICY_NAMES):
         return Starve(name.removeprefix("starve:"))
+    if name.startswith("slow:") and name in FEATURE_POLICY_NAMES:
+        return Slow(name.removeprefix("slow:"))
     raise ValueError(
         f"schedule policy {name!r} is unknown; known are {', '.join((*POLICY_NAMES, *FEATURE_POLICY_NAMES))}"
     )

@@ -6,11 +6,16 @@ The free lists trust their callers, like those of a production engine: what is g
 from __future__ import annotations
 
 from collections import deque
+from itertools import count
 
 import numpy as np
+import numpy.typing as npt
 
 from .model import DIM, HEAD_DIM, HEADS, LAYERS
 from .probe import Probe
+from .streams import Stream
+
+Slots = npt.NDArray[np.int64]
 
 ROWS = "req_to_token"
 KV = "kv"
@@ -76,14 +81,17 @@ class KvPool:
         self.values = [np.zeros((slots, heads, HEAD_DIM)) for _ in range(LAYERS)]
         self.size = tokens
         self.page_size = page_size
-        self._free_pages = deque(range(1, slots // page_size))
+        self.free_pages = deque(range(1, slots // page_size))
+        self._group: list[int] | None = None
+        self._groups = (f"{name}-frees-{number}" for number in count(1))
+        self._group_name = ""
         self._probe = probe
         probe.pool(name, kind=kind, size=slots, page=page_size, reserved=list(range(page_size)))
 
     @property
     def available(self) -> int:
         """Free slots."""
-        return len(self._free_pages) * self.page_size
+        return len(self.free_pages) * self.page_size
 
     def demand(self, held: int, more: int) -> int:
         """How many free slots it takes for an owner of `held` slots to get `more`: whole pages."""
@@ -92,21 +100,71 @@ class KvPool:
 
     def extend(self, held: list[int], more: int, owner: str) -> list[int]:
         """`more` new slots behind those held, first from the last page, then from free pages."""
-        slots: list[int] = []
-        last = held[-1] if held else -1
-        for _ in range(more):
-            last = last + 1 if (last + 1) % self.page_size else self._free_pages.popleft() * self.page_size
-            slots.append(last)
+        slots = self.next_slots(held[-1] if held else -1, more)
         if slots:
             self._probe.alloc(self.name, slots, owner=owner)
         return slots
 
+    def next_slots(self, last: int, more: int) -> list[int]:
+        """`more` slots behind slot `last` (-1: none), taken from free pages where its page ends."""
+        slots: list[int] = []
+        for _ in range(more):
+            last = last + 1 if (last + 1) % self.page_size else self.free_pages.popleft() * self.page_size
+            slots.append(last)
+        return slots
+
+    def slide(self, slots: list[int], begin: int, computed: int, owner: str) -> None:
+        """The owner goes on from position `computed`: gives back what no layer sees any more, here nothing."""
+
+    def prepare(self, stream: Stream) -> None:
+        """Lets the stream's next work use what `address` gives."""
+
+    def address(self, layer: int, slots: Slots) -> Slots:
+        """Where the layer's keys and values of the token slots are; read on the device."""
+        return slots
+
+    def tell_data(self, slots: list[int], start: int, batch: str, owner: str, agent: str) -> None:
+        """Tells kvsan what a batch writes: the slots from position `start` on of a request that has these."""
+        self._probe.write(self.name, slots[start:], batch=batch, owner=owner, agent=agent)
+
+    def usable(self, slots: list[int]) -> int:
+        """How much of a cached prefix in these slots can be used."""
+        return len(slots)
+
+    def tell_insert(self, slots: list[int], owner: str, node: str, parent: str | None, ns: str | None = None) -> None:
+        """Tells kvsan that the slots, and what goes with them, pass to a node of the prefix cache."""
+        self._probe.insert(self.name, slots, owner=owner, node=node, parent=parent, ns=ns)
+
+    def tell_split(self, node: str, child: str, slots: list[int]) -> None:
+        """Tells kvsan that the slots, and what goes with them, pass to a node above their own."""
+        self._probe.split(node=node, child=child, slots=slots, pool=self.name)
+
+    def recover(self, slots: list[int], own: list[int], owner: str, node: str) -> None:
+        """The owner has the node's tokens in slots of its own: completes the node's with them, here nothing."""
+
     def give_back(self, slots: list[int], owner: str) -> None:
-        """Gives back the pages of the slots."""
-        if slots:
+        """Gives back the pages of the slots; in a group of frees, they wait for its end."""
+        if not slots:
+            return
+        if self._group is None:
             self.reclaim(slots)
             self._probe.free(self.name, slots, owner=owner)
+        else:
+            self._group += slots
+            self._probe.free(self.name, slots, owner=owner, group=self._group_name)
+
+    def begin_group(self) -> None:
+        """What is given back from here on is carried out together, at the group's end; groups do not nest."""
+        self._group = []
+        self._group_name = next(self._groups)
+
+    def end_group(self) -> None:
+        """Carries out what was given back in the group."""
+        if self._group is not None:
+            self.reclaim(self._group)
+            self._group = None
+            self._probe.flush(group=self._group_name)
 
     def reclaim(self, slots: list[int]) -> None:
         """Puts the pages of the slots into the free list."""
-        self._free_pages.extend(dict.fromkeys(slot // self.page_size for slot in slots))
+        self.free_pages.extend(dict.fromkeys(slot // self.page_size for slot in slots))

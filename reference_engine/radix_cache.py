@@ -66,24 +66,34 @@ class RadixCache:
 
     def match(self, tokens: list[int], owner: str, ns: str | None = None) -> Node:
         """The node down to which whole pages of the tokens are cached; splits a node that is matched in part."""
-        node, _ = self._walk(tokens, ns)
+        node, cached = self._walk(tokens, ns)
+        usable = self.kv.usable(node.path_slots())
+        if usable < cached:
+            node, _ = self._walk(tokens[:usable], ns)
         if node.parent is not None:
             self._probe.match(node=node.name, owner=owner, ns=ns)
         return node
 
-    def insert(self, tokens: list[int], slots: list[int], owner: str, ns: str | None = None) -> tuple[Node, int]:
+    def insert(
+        self, tokens: list[int], slots: list[int], owner: str, ns: str | None = None, *, recover: bool = True
+    ) -> tuple[Node, int]:
         """Makes the tokens a path of the tree; returns its last node and how many tokens were cached before.
 
         The owner's slots from there on pass to a new node. Those before remain the owner's: they are duplicates.
         """
         node, cached = self._walk(tokens, ns)
+        if recover:
+            position = 0
+            for step in node.path():
+                self.kv.recover(step.slots, slots[position : position + len(step.slots)], owner, step.name)
+                position += len(step.slots)
         if cached == len(tokens):
             return node, cached
         parent = None if node.parent is None else node.name
         child = Node(next(self._names), node, tokens[cached:], slots[cached:], last_used=next(self._clock))
         node.children[self._key(child.tokens)] = child
         self.evictable += len(child.slots)
-        self._probe.insert(self.kv.name, child.slots, owner=owner, node=child.name, parent=parent, ns=ns)
+        self.kv.tell_insert(child.slots, owner, child.name, parent, ns)
         self.inserted(child)
         return child, cached
 
@@ -178,7 +188,7 @@ class RadixCache:
         node.parent.children[self._key(node.tokens)] = upper
         node.tokens, node.slots, node.parent = node.tokens[length:], node.slots[length:], upper
         upper.children[self._key(node.tokens)] = node
-        self._probe.split(node=node.name, child=upper.name, slots=upper.slots, pool=self.kv.name)
+        self.kv.tell_split(node.name, upper.name, upper.slots)
         return upper
 
     def _common(self, a: list[int], b: list[int]) -> int:

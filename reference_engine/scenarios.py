@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from . import bugs, cache_scenarios, release_scenarios
+from . import bugs, cache_scenarios, release_scenarios, tier_scenarios, window_scenarios
 from .config import EngineConfig
 from .request import SamplingParams
 from .scenario import Builder, Scenario
@@ -29,6 +29,9 @@ def scenario(
     mixed chunk need the overlapped loop, as in history.
     """
     base = EngineConfig(page_size=page_size, loop=loop, schedule_policy=schedule_policy, seed=seed, bug=name)
+    for builders in (tier_scenarios.BUILDERS, window_scenarios.BUILDERS):
+        if name in builders:
+            return Scenario(*builders[name](base, random.Random(seed)))
     builders = {**_BUILDERS, **_BITING} if biting else _BUILDERS
     return builders[name](base, random.Random(seed))
 

@@ -194,12 +194,12 @@ class Scheduler:
             assert request.row is not None
             self._forward.prime(request.row, token)
             self.running.append(request)
-            self._take_token(request, token, first=True)
+            self._take_tokens(request, [token], first=True)
 
     def _acknowledge(self, *, wait: bool) -> None:
         """Takes note of the copies that have ended beside the forward; `wait` waits for them."""
         if self._tier is not None:
-            self._tier.step(wait=wait, prefilling=bool(self.waiting or self.chunked))
+            self._tier.step(wait=wait)
         if self._decode_side is not None:
             self._decode_side.step(wait=wait)
 
@@ -272,6 +272,13 @@ class Scheduler:
         self.in_flight.append(batch)
 
     def _process(self, batch: Batch) -> None:
+        if self._config.free_groups:
+            self._holdings.kv.begin_group()
+        self._process_items(batch)
+        if self._config.free_groups:
+            self._holdings.kv.end_group()
+
+    def _process_items(self, batch: Batch) -> None:
         for item, drawn in zip(batch.items, self._forward.result(batch), strict=True):
             request = item.request
             request.outstanding -= 1
@@ -281,7 +288,7 @@ class Scheduler:
             elif request.rejected is not None:
                 self._end_rejected(request, batch)
             elif item.samples:
-                self._take_tokens(item, self._settled(item, drawn))
+                self._take_tokens(request, self._settled(item, drawn), first=item.first)
 
     def _settled(self, item: Item, drawn: list[int]) -> list[int]:
         """Which of the drawn tokens stand; how far the request is computed, where a guess was."""
@@ -305,17 +312,19 @@ class Scheduler:
         request.guess, request.refined = None, 0
         return drawn
 
-    def _take_tokens(self, item: Item, tokens: list[int]) -> None:
-        request, told = item.request, []
+    def _take_tokens(self, request: Request, tokens: list[int], *, first: bool) -> None:
+        told = []
         for token in tokens:
             request.output.append(token)
             told.append(token)
             reason = request.finish_reason()
             if reason is not None:
                 self.running.remove(request)
+                if self._config.bug == bugs.NESTED_GROUP:
+                    self._holdings.kv.begin_group()
                 self._end(request, reason, told)
                 return
-        if item.first:
+        if first:
             self._holdings.publish(request, len(request.tokens) - 1)
         if told:
             self._outputs.append(Output(request.rid, told, cached_tokens=request.cached_tokens))

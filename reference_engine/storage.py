@@ -1,4 +1,4 @@
-"""The storage tier: pages by their tokens, written behind backups and prefetched into host slots when a request arrives."""
+"""The storage tier: pages by their tokens, written behind backups, and prefetched when a request arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies that run beside the forward: on a stream of their own, with the slots in use until the host has seen the end."""
+"""Copies that run beside the forward; the slots are in use until the host has seen the end."""
 
 from __future__ import annotations
 

@@ -132,8 +132,9 @@ def _against_writes(state: State, pool: PoolShadow, slots: Slots, last: Slots) -
     late = (last >> AGENT_BITS > seen[writer]) & (last != 0) & (writer != clocks.agent)
     if not late.any():
         return []
+    words = last[late]  # a copy: `last` may be a view of what is forgotten now
     pool.last_writes()[slots[late]] = 0
-    return _race(pool, slots[late], last[late])
+    return _race(pool, slots[late], words)
 
 
 def _race(pool: PoolShadow, slots: Slots, words: Slots) -> list[Violation]:
