@@ -8,14 +8,14 @@ late that a request is over: that request's last step is computed for nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from itertools import count
 
-from . import bugs, guesses
+from . import bugs
 from .batch import Batch, Item
 from .config import EngineConfig
 from .faulty_sessions import SESSIONS
 from .forward import Forward
+from .guesses import Guesses
 from .holdings import Holdings
 from .pools import KV, ROWS
 from .probe import Probe
@@ -32,6 +32,7 @@ class Scheduler:
         self._holdings = holdings
         self._forward = forward
         self._probe = probe
+        self._guesses = Guesses(config, holdings)
         self.sessions = SESSIONS.get(config.bug or "", Sessions)(holdings, probe)
         self._names = (str(number) for number in count(1))
         self.waiting: deque[Request] = deque()
@@ -167,7 +168,7 @@ class Scheduler:
         return self._extend(request, upto, tokens[start:upto], samples=upto == len(tokens))
 
     def _decode_fits(self) -> bool:
-        demand = sum(self._holdings.demand(request, len(self._reach(request)[0])) for request in self.running)
+        demand = sum(self._holdings.demand(request, self._guesses.reach(request)) for request in self.running)
         return self._fits(demand)
 
     def _decode_items(self) -> list[Item]:
@@ -178,22 +179,11 @@ class Scheduler:
             return [self._extend(request, request.computed + 1, None, samples=True) for request in self.running]
         return [self._guess(request) for request in self.running]
 
-    def _reach(self, request: Request) -> tuple[Sequence[int], list[int]]:
-        """The positions that the request's next decode reaches, and its guess where it makes one."""
-        left = request.sampling.max_new_tokens - len(request.output)
-        if self._config.block_size:
-            guess = request.guess or guesses.masks(min(self._config.block_size, left))
-        elif self._config.draft_tokens:
-            guess = guesses.draft(request.tokens, min(self._config.draft_tokens, left - 1))
-        else:
-            return range(request.computed + 1), []
-        return range(len(request.tokens) + len(guess)), guess
-
     def _guess(self, request: Request) -> Item:
         """A decode of all that is known and not computed, and a guess."""
-        reach, guess = self._reach(request)
+        guess = self._guesses.of(request)
         tokens = request.tokens[request.computed :] + guess
-        return self._extend(request, len(reach), tokens, samples=True, guess=guess)
+        return self._extend(request, request.computed + len(tokens), tokens, samples=True, guess=guess)
 
     def _extend(
         self, request: Request, upto: int, tokens: list[int] | None, *, samples: bool, guess: list[int] | None = None
@@ -244,29 +234,7 @@ class Scheduler:
             elif request.rejected is not None:
                 self._end_rejected(request, batch)
             elif item.samples:
-                self._take_tokens(item, self._settled(item, drawn))
-
-    def _settled(self, item: Item, drawn: list[int]) -> list[int]:
-        """Which of the drawn tokens stand; how far the request is computed, where a guess was."""
-        request = item.request
-        if item.guess is None:
-            if not (self._config.block_size and request.output):
-                return drawn
-            request.computed = len(request.tokens) - 1
-            return []  # it was retracted, and goes on with a block, not with one token
-        if not self._config.block_size:
-            stands = guesses.accepted(item.guess, drawn)
-            request.computed = len(request.tokens) - 1 + len(stands)
-            return stands
-        request.computed = len(request.tokens)
-        request.refined += 1
-        if request.refined < self._config.refine_steps:
-            request.computed -= 1
-            request.guess = drawn[:-1]
-            self._holdings.refined(request, request.guess)
-            return []
-        request.guess, request.refined = None, 0
-        return drawn
+                self._take_tokens(item, self._guesses.settled(item, drawn))
 
     def _take_tokens(self, item: Item, tokens: list[int]) -> None:
         request, told = item.request, []

@@ -44,7 +44,7 @@ def check_turns(arrivals: list[Arrival], answers: dict[str, Answer], oracle: Ora
         if answer.error is not None:
             assert answer.tokens == []
             continue
-        right = oracle.generate([*before, *arrival.prompt], arrival.sampling)
+        right = oracle.generate([*before, *arrival.prompt], arrival.sampling, arrival.adapter)
         if answer.finish is Finish.ABORT:
             assert answer.tokens == right[: len(answer.tokens)], arrival.rid
             continue
