@@ -19,6 +19,7 @@ WRONG_SLOT = "wrong-slot-freed-in-mixed-batch"
 ADAPTER_NOT_IN_KEY = "adapter-missing-in-key"
 RANK_ORDER = "rank-local-eviction-order"
 TWO_KEYS = "one-page-two-keys"
+SESSION_TAIL = "session-tail-overwritten"
 EVICTABLE_DRIFTS = "evictable-size-drifts"
 NEVER_UNLOCKS = "write-through-never-unlocks"
 EVICT_UNDER_WRITE_BACK = "evict-under-write-back"
@@ -197,6 +198,16 @@ BUGS: dict[str, Bug] = {
             summary="A block that is not final is put into the cache; the next step puts the same slots in under the tokens "
             "that it has then.",
             consequence="wrong tokens for a prompt that matches what the block was before",
+        ),
+        Bug(
+            name=SESSION_TAIL,
+            reference="sgl-project/sglang#22862",
+            feature="sessions, speculative decode",
+            finding="orphan",
+            pool="kv",
+            summary="A session's next turn goes on behind what is computed; slots that the last turn's drafts got beyond it "
+            "are overwritten in the row, and nothing else knows of them.",
+            consequence="exhaustion: each turn loses what was allocated beyond its end",
         ),
         Bug(
             name=EVICTABLE_DRIFTS,

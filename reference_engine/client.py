@@ -78,6 +78,8 @@ class Client:
             "input_ids": list(arrival.prompt),
             "sampling_params": asdict(arrival.sampling),
             "adapter": arrival.adapter,
+            "session_id": arrival.session,
+            "priority": arrival.priority,
         }
 
 

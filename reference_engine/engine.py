@@ -76,6 +76,10 @@ class Engine:
     def abort(self, rid: str) -> None:
         self.scheduler.abort(rid)
 
+    def close_session(self, name: str) -> None:
+        """Ends a session, after its turn in work."""
+        self.scheduler.sessions.close(name)
+
     def flush_cache(self) -> None:
         """Gives back everything in the prefix cache that nobody uses."""
         self.cache.evict(self.kv.size)

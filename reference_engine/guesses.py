@@ -7,6 +7,14 @@ slots, and replaces each token by what was drawn for its place, until the last s
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .batch import Item
+    from .config import EngineConfig
+    from .holdings import Holdings
+    from .request import Request
+
 MASK = 0
 NGRAM = 2
 """How many tokens must agree for a draft."""
@@ -32,3 +40,47 @@ def accepted(guess: list[int], drawn: list[int]) -> list[int]:
 def masks(block: int) -> list[int]:
     """What a block of that many tokens is computed from first: its first token follows from the text alone."""
     return [MASK] * (block - 1)
+
+
+class Guesses:
+    """What each request's next decode guesses, and what stands of it once the result is seen."""
+
+    def __init__(self, config: EngineConfig, holdings: Holdings) -> None:
+        self._config = config
+        self._holdings = holdings
+
+    def of(self, request: Request) -> list[int]:
+        """The guess that the request's next decode computes behind what is known."""
+        left = request.sampling.max_new_tokens - len(request.output)
+        if self._config.block_size:
+            return request.guess or masks(min(self._config.block_size, left))
+        return draft(request.tokens, min(self._config.draft_tokens, left - 1))
+
+    def reach(self, request: Request) -> int:
+        """How many positions the request needs slots for in its next decode."""
+        if not self._config.guesses:
+            return request.computed + 1
+        return len(request.tokens) + len(self.of(request))
+
+    def settled(self, item: Item, drawn: list[int]) -> list[int]:
+        """Which of the drawn tokens stand. Says in the request how far it is computed, where a guess was."""
+        request, block = item.request, self._config.block_size
+        known = len(request.tokens)
+        if item.guess is None:
+            if not (block and request.output):
+                return drawn
+            request.computed = known - 1
+            return []  # it was retracted, and goes on with a block, not with one token
+        if not block:
+            stands = accepted(item.guess, drawn)
+            request.computed = known - 1 + len(stands)
+            return stands
+        request.refined += 1
+        if request.refined < self._config.refine_steps:
+            request.computed = known - 1
+            request.guess = drawn[:-1]
+            self._holdings.refined(request, request.guess)
+            return []
+        request.computed = known
+        request.guess, request.refined = None, 0
+        return drawn

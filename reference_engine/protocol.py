@@ -13,6 +13,7 @@ from .request import Request, SamplingParams
 from .tokenizer import VOCABULARY, encode
 
 MAX_RID = 128
+MAX_PRIORITY = 100
 _RESERVED_OWNERS = ("session:", "tree:", "prefetch:")
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "an integer", float: "a number"}
 _SAMPLING = ("max_new_tokens", "temperature", "seed", "ignore_eos")
@@ -36,7 +37,7 @@ class Job:
 
 def parse_generate(body: dict[str, Any], config: EngineConfig) -> Job:
     """The job of a `/generate` body; raises BadRequest."""
-    _only(body, ("text", "input_ids", "sampling_params", "stream", "rid", "adapter"), "body")
+    _only(body, ("text", "input_ids", "sampling_params", "stream", "rid", "adapter", "session_id", "priority"), "body")
     if ("text" in body) == ("input_ids" in body):
         raise BadRequest("give either 'text' or 'input_ids'")
     prompt = _text(body["text"], "text") if "text" in body else _token_ids(body["input_ids"], "input_ids")
@@ -78,7 +79,9 @@ def _job(prompt: list[int], params: dict[str, Any], body: dict[str, Any], config
             f"together they exceed the context of {config.context_len}"
         )
     stream = _boolean(body.get("stream", False), "stream")
-    return Job(Request(_rid(body.get("rid")), prompt, sampling, _adapter(body.get("adapter"))), stream)
+    adapter, session = (_name(body.get(key), key) for key in ("adapter", "session_id"))
+    priority = _integer(body.get("priority", 0), "priority", -MAX_PRIORITY, MAX_PRIORITY)
+    return Job(Request(_rid(body.get("rid")), prompt, sampling, adapter, session, priority), stream)
 
 
 def _rid(value: Any) -> str:
@@ -95,11 +98,11 @@ def _rid(value: Any) -> str:
     return value
 
 
-def _adapter(value: Any) -> str | None:
+def _name(value: Any, field: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not value.isascii():
-        raise BadRequest(f"'adapter' must be a string of 1 to {MAX_NAME} ASCII characters")
+        raise BadRequest(f"{field!r} must be a string of 1 to {MAX_NAME} ASCII characters")
     return value
 
 

@@ -69,9 +69,21 @@ def _freed_slot_handed_out(base: EngineConfig, rng: random.Random) -> Scenario:
     return replace(case, config=replace(case.config, kv_tokens=128), arrivals=arrivals)
 
 
+def _second_turn(base: EngineConfig, rng: random.Random) -> Scenario:
+    """The first turn ends at a page's end, with slots beyond it; the second goes on."""
+    new = rng.randint(2, 8)
+    first = random_text(rng, 16 * rng.randint(2, 3) + 1 - new)
+    arrivals = [
+        Arrival(0, "first", first, _steady(new), session="s"),
+        Arrival(30, "second", random_text(rng, rng.randint(2, 10)), _steady(1), session="s"),
+    ]
+    return Scenario(replace(base, context_len=96, kv_tokens=512), arrivals, ())
+
+
 BUILDERS: dict[str, Builder] = {
     bugs.PADDING_STATE: _decodes_with_padding,
     bugs.ROW_TWICE: _two_end_together,
+    bugs.SESSION_TAIL: _second_turn,
     bugs.TWO_FREES: _ends_inside_a_page,
     bugs.WRONG_SLOT: _rejected_before_a_longer_one,
 }

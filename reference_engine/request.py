@@ -34,7 +34,7 @@ class Finish(str, Enum):
 class Request:
     """One request in the scheduler.
 
-    `slots[p]` is the token slot of position p, the host's copy of the row. Positions below `published` stand in the
+    Requests of a higher `priority` are admitted first and retracted last. `slots[p]` is the token slot of position p, the host's copy of the row. Positions below `published` stand in the
     prefix cache under `node`, which the request locks; the request shares those slots except the `duplicates`, which
     are its own although the cache has the same tokens in other slots. Everything from `published` on is its own.
     `computed` positions have their KV, or will when what is launched has run. `epoch` counts retractions and the end:
@@ -46,6 +46,8 @@ class Request:
     prompt: list[int]
     sampling: SamplingParams
     adapter: str | None = None
+    session: str | None = None
+    priority: int = 0
     output: list[int] = field(default_factory=list)
     row: int | None = None
     state: int | None = None

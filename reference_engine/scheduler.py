@@ -8,20 +8,22 @@ late that a request is over: that request's last step is computed for nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from itertools import count
 
-from . import bugs, guesses
+from . import bugs
 from .batch import Batch, Item
 from .config import EngineConfig
 from .disaggregation import DecodeSide
+from .faulty_sessions import SESSIONS
 from .forward import Forward
+from .guesses import Guesses
 from .holdings import Holdings
 from .host_tier import HostTier
 from .pools import KV, ROWS
 from .probe import Probe
 from .request import Finish, Output, Request
 from .row_writer import RowWrite
+from .sessions import Sessions
 
 
 class Scheduler:
@@ -42,6 +44,8 @@ class Scheduler:
         self._probe = probe
         self._tier = tier
         self._decode_side = decode_side
+        self._guesses = Guesses(config, holdings)
+        self.sessions = SESSIONS.get(config.bug or "", Sessions)(holdings, probe)
         self._names = (str(number) for number in count(1))
         self.waiting: deque[Request] = deque()
         self.chunked: Request | None = None
@@ -67,6 +71,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queues a request. One that can never fit is queued as rejected: it ends in its first prefill."""
         self._probe.req_start(owner=request.rid)
+        self.sessions.begin(request)
         wanted, limit = len(request.prompt), self._config.max_input_len
         capacity = min(self._config.context_len, self._config.kv_tokens)
         if wanted > limit:
@@ -75,7 +80,7 @@ class Scheduler:
             request.rejected = f"input and output need more than the {capacity} tokens that this engine can hold"
         if request.rejected is not None:
             request.prompt = [0]
-        self.waiting.append(request)
+        self._queue(request)
         if self._decode_side is not None:
             self._decode_side.queued(request)
         elif self._tier is not None:
@@ -134,7 +139,7 @@ class Scheduler:
                 return []
             items.append(item)
             budget -= len(item.slots)
-        while budget and self.waiting and self.chunked is None and self._holdings.rows.available:
+        while budget and self.waiting and self.chunked is None and self._has_row(self.waiting[0]):
             item = self._admit(self.waiting[0], budget)
             if item is None:
                 break
@@ -143,10 +148,21 @@ class Scheduler:
             budget -= len(item.slots)
         return items
 
+    def _has_row(self, request: Request) -> bool:
+        """Whether there is a row for the request: its session's, a free one, or one that an idle session gives up."""
+        return self.sessions.has_row(request) or bool(self._holdings.rows.available) or self.sessions.shed()
+
+    def _fits(self, demand: int) -> bool:
+        """Whether there are so many slots; idle sessions give theirs up for it."""
+        while not self._holdings.has_room(demand):
+            if not self.sessions.shed():
+                return False
+        return True
+
     def _next_chunk(self, request: Request, budget: int) -> Item | None:
         self._holdings.publish(request, request.computed)
         upto = min(len(request.tokens), request.computed + budget)
-        if not self._holdings.has_room(self._holdings.demand(request, upto)):
+        if not self._fits(self._holdings.demand(request, upto)):
             self.chunked = request
             if not self.running:
                 self._retract(request)
@@ -160,13 +176,18 @@ class Scheduler:
 
     def _admit(self, request: Request, budget: int) -> Item | None:
         """Starts a waiting request; None if there is no room for its tokens and one step of those that run."""
-        if self._tier is not None and not self._tier.prefix_ready(request.tokens[:-1]):
-            return None
-        self._holdings.find_prefix(request)
+        resumed = self.sessions.resume(request)
+        if not resumed:
+            if self._tier is not None and not self._tier.prefix_ready(request.tokens[:-1]):
+                return None
+            self._holdings.find_prefix(request)
         upto = min(len(request.tokens), request.computed + budget)
         reserve = self._config.page_size * len(self.running)
-        if not self._holdings.has_room(self._holdings.demand(request, upto) + reserve):
-            self._holdings.release(request)
+        if not self._fits(self._holdings.demand(request, upto) + reserve):
+            if resumed and self.running:
+                self.sessions.keep(request)
+            else:
+                self._holdings.release(request)
             return None
         request.cached_tokens = request.computed
         return self._prefill(request, upto)
@@ -204,33 +225,22 @@ class Scheduler:
             self._decode_side.step(wait=wait)
 
     def _decode_fits(self) -> bool:
-        demand = sum(self._holdings.demand(request, len(self._reach(request)[0])) for request in self.running)
-        return self._holdings.has_room(demand)
+        demand = sum(self._holdings.demand(request, self._guesses.reach(request)) for request in self.running)
+        return self._fits(demand)
 
     def _decode_items(self) -> list[Item]:
         while self.running and not self._decode_fits():
-            victim = self.chunked if self.chunked is not None and len(self.running) == 1 else self.running[-1]
+            victim = self.chunked if self.chunked is not None and len(self.running) == 1 else self._least()
             self._retract(victim)
         if not self._config.guesses:
             return [self._extend(request, request.computed + 1, None, samples=True) for request in self.running]
         return [self._guess(request) for request in self.running]
 
-    def _reach(self, request: Request) -> tuple[Sequence[int], list[int]]:
-        """The positions that the request's next decode reaches, and its guess where it makes one."""
-        left = request.sampling.max_new_tokens - len(request.output)
-        if self._config.block_size:
-            guess = request.guess or guesses.masks(min(self._config.block_size, left))
-        elif self._config.draft_tokens:
-            guess = guesses.draft(request.tokens, min(self._config.draft_tokens, left - 1))
-        else:
-            return range(request.computed + 1), []
-        return range(len(request.tokens) + len(guess)), guess
-
     def _guess(self, request: Request) -> Item:
         """A decode of all that is known and not computed, and a guess."""
-        reach, guess = self._reach(request)
+        guess = self._guesses.of(request)
         tokens = request.tokens[request.computed :] + guess
-        return self._extend(request, len(reach), tokens, samples=True, guess=guess)
+        return self._extend(request, request.computed + len(tokens), tokens, samples=True, guess=guess)
 
     def _extend(
         self, request: Request, upto: int, tokens: list[int] | None, *, samples: bool, guess: list[int] | None = None
@@ -288,29 +298,7 @@ class Scheduler:
             elif request.rejected is not None:
                 self._end_rejected(request, batch)
             elif item.samples:
-                self._take_tokens(request, self._settled(item, drawn), first=item.first)
-
-    def _settled(self, item: Item, drawn: list[int]) -> list[int]:
-        """Which of the drawn tokens stand; how far the request is computed, where a guess was."""
-        request = item.request
-        if item.guess is None:
-            if not (self._config.block_size and request.output):
-                return drawn
-            request.computed = len(request.tokens) - 1
-            return []  # it was retracted, and goes on with a block, not with one token
-        if not self._config.block_size:
-            stands = guesses.accepted(item.guess, drawn)
-            request.computed = len(request.tokens) - 1 + len(stands)
-            return stands
-        request.computed = len(request.tokens)
-        request.refined += 1
-        if request.refined < self._config.refine_steps:
-            request.computed -= 1
-            request.guess = drawn[:-1]
-            self._holdings.refined(request, request.guess)
-            return []
-        request.guess, request.refined = None, 0
-        return drawn
+                self._take_tokens(request, self._guesses.settled(item, drawn), first=item.first)
 
     def _take_tokens(self, request: Request, tokens: list[int], *, first: bool) -> None:
         told = []
@@ -346,6 +334,10 @@ class Scheduler:
         if reason is Finish.ABORT:
             self._probe.req_abort(owner=request.rid)
             self._holdings.release(request)
+            self.sessions.end_turn(request, finished=False)
+        elif request.session is not None:
+            self._probe.req_finish(owner=request.rid)
+            self.sessions.end_turn(request, finished=True)
         else:
             self._probe.req_finish(owner=request.rid)
             self._holdings.release(request, cache_upto=min(len(request.tokens) - 1, request.computed))
@@ -360,7 +352,16 @@ class Scheduler:
         self._forget(request)
         self._probe.req_retract(owner=request.rid)
         self._holdings.release(request)
-        self.waiting.appendleft(request)
+        self._queue(request, first=True)
+
+    def _least(self) -> Request:
+        """Who is retracted first: of those with the lowest priority the one that runs shortest."""
+        return min(reversed(self.running), key=lambda request: request.priority)
+
+    def _queue(self, request: Request, *, first: bool = False) -> None:
+        """Puts the request behind those of higher priority, and before or behind those of its own."""
+        ahead = [other for other in self.waiting if other.priority >= request.priority + first]
+        self.waiting.insert(len(ahead), request)
 
     def _forget(self, request: Request) -> None:
         """Removes the request from wherever it waits or runs."""
@@ -376,8 +377,9 @@ class Scheduler:
         rows, kv, cache = self._holdings.rows, self._holdings.kv, self._holdings.cache
         self._probe.count(ROWS, available=rows.available, total=rows.size)
         self._probe.count(
-            KV, available=kv.available, evictable=cache.evictable, protected=cache.protected, total=kv.size
-        )
+            KV, available=kv.available, evictable=cache.evictable, protected=cache.protected, total=kv.size,
+            session=self.sessions.held,
+        )  # fmt: skip
         self._probe.step()
         if not self.busy:
             self._probe.idle()

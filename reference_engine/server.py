@@ -1,4 +1,4 @@
-"""The HTTP server: `/generate`, `/v1/completions`, `/abort_request`, `/server_info` and `/health`."""
+"""The HTTP server: `/generate`, `/v1/completions`, `/abort_request`, `/close_session`, `/server_info` and `/health`."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ class Api:
             Route("/generate", self.generate, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/abort_request", self.abort_request, methods=["POST"]),
+            Route("/close_session", self.close_session, methods=["POST"]),
             Route("/server_info", self.server_info, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
         ]
@@ -93,6 +94,13 @@ class Api:
         if not isinstance(rid, str):
             raise BadRequest("'rid' must be a string")
         return AsciiResponse({"rid": rid, "known": self._worker.abort(rid)})
+
+    async def close_session(self, http: HttpRequest) -> Response:
+        name = (await _json_object(http)).get("session_id")
+        if not isinstance(name, str):
+            raise BadRequest("'session_id' must be a string")
+        self._worker.close_session(name)
+        return AsciiResponse({"session_id": name})
 
     async def server_info(self, http: HttpRequest) -> Response:
         return AsciiResponse({"config": asdict(self._config), "totals": self._worker.totals})

@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from .config import EngineConfig
@@ -16,6 +17,13 @@ from .protocol import BadRequest
 from .request import Finish, Output, Request
 
 Outputs = asyncio.Queue[Output]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """A message to the scheduler's thread."""
+
+    name: str
 
 
 class Worker:
@@ -30,7 +38,7 @@ class Worker:
         self._engine = Engine(config, probe)
         self.totals = self._engine.totals()
         self._on_failure = on_failure
-        self._inbox: SimpleQueue[Request | str | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Request | CloseSession | str | None] = SimpleQueue()
         self._clients: dict[str, Outputs] = {}
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -55,6 +63,10 @@ class Worker:
         if rid in self._clients:
             self._inbox.put(rid)
         return rid in self._clients
+
+    def close_session(self, name: str) -> None:
+        """Asks for a session's end."""
+        self._inbox.put(CloseSession(name))
 
     async def stop(self) -> None:
         """Aborts what is in work and waits for the thread's end."""
@@ -83,6 +95,8 @@ class Worker:
                     break
                 if isinstance(message, str):
                     engine.abort(message)
+                elif isinstance(message, CloseSession):
+                    engine.close_session(message.name)
                 else:
                     engine.add(message)
             if engine.busy:

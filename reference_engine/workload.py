@@ -22,10 +22,12 @@ class Arrival:
     sampling: SamplingParams
     abort_at: int | None = None
     adapter: str | None = None
+    session: str | None = None
+    priority: int = 0
 
     def request(self) -> Request:
         """What the scheduler gets."""
-        return Request(self.rid, list(self.prompt), self.sampling, self.adapter)
+        return Request(self.rid, list(self.prompt), self.sampling, self.adapter, self.session, self.priority)
 
 
 @dataclass(slots=True)

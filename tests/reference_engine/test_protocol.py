@@ -31,6 +31,9 @@ def test_completion_takes_a_prompt() -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "either 'text' or 'input_ids'"),
     ({"text": "a", "input_ids": [1]}, "either 'text' or 'input_ids'"),
+    ({"text": "a", "adapter": ""}, "'adapter' must be a string of 1 to 64 ASCII characters"),
+    ({"text": "a", "session_id": 5}, "'session_id' must be a string of 1 to 64 ASCII characters"),
+    ({"text": "a", "priority": 101}, "'priority' must be in -100..100"),
     ({"text": ""}, "'text' is empty"),
     ({"text": 5}, "'text' must be a string, not an integer"),
     ({"text": None}, "'text' must be a string, not null"),

@@ -136,6 +136,25 @@ def test_a_signal_ends_the_server_also_in_the_middle_of_a_request(number: int, s
         assert time.monotonic() - begun < 15
 
 
+def test_turns_of_a_session_and_its_end(start_server: Start, oracle: Oracle) -> None:
+    served = start_server("--draft-tokens", "3")
+    sampling = SamplingParams(6, ignore_eos=True)
+    text: list[int] = []
+    for turn in ("one turn", " and another", " and one more"):
+        text += encode(turn)
+        right = oracle.generate(text, sampling)
+        params = {"max_new_tokens": 6, "ignore_eos": True}
+        body = {"text": turn, "session_id": "s", "sampling_params": params}
+        status, answer = served.client.call("POST", "/generate", body)
+        assert (status, answer["output_ids"]) == (200, right)
+        text += right
+    assert served.client.call("POST", "/close_session", {"session_id": 1})[0] == 400
+    assert served.client.call("POST", "/close_session", {"session_id": "s"}) == (200, {"session_id": "s"})
+    assert served.client.call("POST", "/generate", {"text": "hi", "adapter": "a", "priority": 1})[0] == 200
+    wait_until_empty(served)
+    assert served.stop() == 0
+
+
 def stream(served: Served, path: str, body: dict[str, Any]) -> list[str]:
     """The data of the server-sent events."""
     connection = http.client.HTTPConnection("127.0.0.1", served.client.port, timeout=30)

@@ -40,6 +40,7 @@ EXPECTED = {
     bugs.TWO_FREES: Expected("first", "KvPool.give_back"),
     bugs.WRONG_SLOT: Expected("too-long", "KvPool.give_back"),
     bugs.ADAPTER_NOT_IN_KEY: Expected("victim", "RadixCache.match"),
+    bugs.SESSION_TAIL: Expected("second", "RowWriter.write"),
     bugs.TWO_KEYS: Expected("first", "RadixCache.insert"),
     bugs.EVICTABLE_DRIFTS: Expected(None, "Scheduler._checkpoint"),
 }
@@ -58,13 +59,16 @@ def wrong(case: Scenario, answers: dict[str, Answer]) -> set[str]:
     """The requests whose tokens are not the right ones; of an aborted one those before its end."""
     oracle = Oracle(hybrid=case.config.hybrid)
     found = set()
+    texts: dict[str | None, list[int]] = {}
     for arrival in case.arrivals:
         answer = answers[arrival.rid]
         if case.config.block_size:
             block = case.config.block_size, case.config.refine_steps
             right = oracle.refine(list(arrival.prompt), arrival.sampling, *block)
         else:
-            right = oracle.generate(list(arrival.prompt), arrival.sampling, arrival.adapter)
+            before = texts.get(arrival.session, []) if arrival.session is not None else []
+            right = oracle.generate([*before, *arrival.prompt], arrival.sampling, arrival.adapter)
+            texts[arrival.session] = [*before, *arrival.prompt, *right]
         if arrival.abort_at is not None:
             right = right[: len(answer.tokens)]
         if answer.error is None and answer.tokens != right:
@@ -103,6 +107,12 @@ def test_consequence(name: str, page_size: int) -> None:
     cases = [scenario(name, seed, page_size=page_size, biting=True) for seed in range(6)]
     if consequence.startswith("wrong tokens"):
         assert set.union(*(wrong(case, run(case)[0]) for case in cases)) & set(cases[0].victims)
+    elif consequence.startswith("exhaustion"):
+        engine = Engine(cases[0].config)
+        cases[0].drive(engine, STALLED)
+        totals = engine.totals()
+        kept = totals["kv_available"] + totals["kv_evictable"] + totals["kv_protected"] + engine.scheduler.sessions.held
+        assert kept < totals["kv_tokens"]
     elif consequence.startswith("stall"):
         with pytest.raises(RuntimeError, match="still busy"):
             run(cases[0])

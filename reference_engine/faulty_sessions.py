@@ -1,0 +1,16 @@
+"""Sessions with a historical bug."""
+
+from __future__ import annotations
+
+from . import bugs
+from .sessions import Session, Sessions
+
+
+class ForgetsTheTail(Sessions):
+    """A turn goes on behind what is computed, as if nothing had been allocated beyond."""
+
+    def _resumed(self, session: Session) -> list[int]:
+        return session.slots[: session.computed]
+
+
+SESSIONS: dict[str, type[Sessions]] = {bugs.SESSION_TAIL: ForgetsTheTail}

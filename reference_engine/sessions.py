@@ -1,0 +1,162 @@
+"""Sessions: a conversation keeps its row and its slots between turns, so that a turn computes its own tokens only.
+
+A turn's prompt is added to the text so far. Between turns `session:ID` holds what the last turn's request held; the next
+one takes it over. An idle session gives everything up when there is no room for others, and its next turn starts anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .holdings import Holdings
+from .pools import KV, ROWS
+from .probe import Probe
+from .radix_cache import Node
+from .request import Request
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One conversation. `tokens` is its text without the turn in work.
+
+    The rest is what it holds while no turn is in work, as in `Request`: positions below `computed` have their KV, and
+    `slots` may reach beyond, where the last turn got more than it used.
+    """
+
+    owner: str
+    tokens: list[int] = field(default_factory=list)
+    in_work: bool = False
+    closed: bool = False
+    row: int | None = None
+    slots: list[int] = field(default_factory=list)
+    computed: int = 0
+    published: int = 0
+    duplicates: list[int] = field(default_factory=list)
+    node: Node | None = None
+
+    @property
+    def own(self) -> list[int]:
+        """The slots that are its own."""
+        return self.duplicates + self.slots[self.published :]
+
+
+class Sessions:
+    """All sessions by id; those used longest ago come first."""
+
+    def __init__(self, holdings: Holdings, probe: Probe) -> None:
+        self._holdings = holdings
+        self._probe = probe
+        self._sessions: dict[str, Session] = {}
+
+    @property
+    def held(self) -> int:
+        """The token slots that sessions hold, in whole pages."""
+        page = self._holdings.kv.page_size
+        return page * sum(len({slot // page for slot in session.own}) for session in self._sessions.values())
+
+    def begin(self, request: Request) -> None:
+        """Makes the request a turn of its session; it is rejected while another turn is in work."""
+        if request.session is None:
+            return
+        session = self._sessions.pop(request.session, None) or Session(f"session:{request.session}")
+        self._sessions[request.session] = session
+        if session.in_work:
+            request.rejected = f"the session {request.session!r} has a turn in work"
+            request.session = None
+            return
+        session.in_work = True
+        request.prompt = session.tokens + request.prompt
+
+    def has_row(self, request: Request) -> bool:
+        """Whether the request's session keeps a row for it."""
+        session = self._of(request)
+        return session is not None and session.row is not None and request.rejected is None
+
+    def resume(self, request: Request) -> bool:
+        """Gives the request what its session holds; False if that is nothing."""
+        session = self._of(request)
+        if session is None or session.row is None or session.node is None or request.rejected is not None:
+            return False
+        self._hand_over(session.owner, request.rid, session.row, session.slots, session.node)
+        request.row, request.slots, request.node = session.row, self._resumed(session), session.node
+        request.computed, request.published, request.duplicates = (
+            session.computed, session.published, session.duplicates,
+        )  # fmt: skip
+        session.row, session.slots, session.node, session.published, session.duplicates = None, [], None, 0, []
+        self._probe.reuse(ROWS, request.row, owner=request.rid)
+        return True
+
+    def keep(self, request: Request) -> None:
+        """Puts what the request holds back into the session."""
+        session = self._of(request)
+        assert session is not None and request.row is not None and request.node is not None
+        self._hand_over(request.rid, session.owner, request.row, request.slots, request.node)
+        session.row, session.slots, session.node = request.row, request.slots, request.node
+        session.computed, session.published, session.duplicates = (
+            request.computed, request.published, request.duplicates,
+        )  # fmt: skip
+        request.row, request.slots, request.node, request.duplicates = None, [], None, []
+        request.computed = request.published = 0
+        request.guess, request.refined = None, 0
+
+    def end_turn(self, request: Request, *, finished: bool) -> None:
+        """The turn is over. If it finished, its tokens are the session's, and so is what it holds; else it has been
+        released."""
+        session = self._of(request)
+        if session is None:
+            return
+        if finished:
+            session.tokens = request.tokens
+            request.computed = min(request.computed, len(session.tokens) - 1)
+            if self._holdings.states is None and not session.closed:
+                self.keep(request)
+                request.epoch += 1
+            else:  # a state is already beyond the last token
+                self._holdings.release(request)
+        session.in_work = False
+        if session.closed and request.session is not None:
+            self.close(request.session)
+
+    def shed(self) -> bool:
+        """Takes what one idle session holds, the one used longest ago; False if none holds anything."""
+        for session in self._sessions.values():
+            if session.row is not None:
+                self._release(session)
+                return True
+        return False
+
+    def close(self, name: str) -> None:
+        """Ends a session, after its turn in work; an unknown one is no error."""
+        session = self._sessions.get(name)
+        if session is None:
+            return
+        session.closed = True
+        if not session.in_work:
+            self._release(session)
+            self._probe.req_end(owner=session.owner)
+            del self._sessions[name]
+
+    def _of(self, request: Request) -> Session | None:
+        return None if request.session is None else self._sessions[request.session]
+
+    def _resumed(self, session: Session) -> list[int]:
+        """The slots with which a turn goes on: also those beyond what is computed."""
+        return session.slots
+
+    def _hand_over(self, giver: str, taker: str, row: int, slots: list[int], node: Node) -> None:
+        self._probe.give(ROWS, row, owner=giver, to=taker)
+        if slots:
+            self._probe.give(KV, slots, owner=giver, to=taker)
+        self._holdings.cache.lock(node, taker)
+        self._holdings.cache.unlock(node, giver)
+
+    def _release(self, session: Session) -> None:
+        if session.row is None or session.node is None:
+            return
+        duplicates = set(session.duplicates)
+        shared = [slot for slot in session.slots[: session.published] if slot not in duplicates]
+        self._holdings.kv.give_back(session.own, session.owner)
+        self._holdings.cache.detach(shared, session.owner)
+        self._holdings.cache.unlock(session.node, session.owner)
+        self._holdings.rows.give_back(session.row, session.owner)
+        session.row, session.slots, session.node, session.published, session.duplicates = None, [], None, 0, []
