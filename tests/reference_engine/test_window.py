@@ -54,14 +54,6 @@ def test_recovery_frees_a_slot_of_another(page_size: int, narrow: Oracle) -> Non
             assert wrong(case, answers, narrow) == set()
 
 
-def test_recovery_then_gives_the_slot_to_a_third(narrow: Oracle) -> None:
-    late = Arrival(38, "late", random_text(random.Random(0), 31), SamplingParams(3, ignore_eos=True))
-    case = scenario(bugs.STALE_MAP, 0, page_size=16)
-    case = replace(case, arrivals=[*case.arrivals, late])
-    assert wrong(case, run(case)[0], narrow) == {"steady"}
-    assert wrong(case, run(case.fixed())[0], narrow) == set()
-
-
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_padding_slot_is_freed(page_size: int) -> None:
     for seed in SEEDS:
