@@ -17,26 +17,25 @@ WIDTH = 8
 
 
 def _recovered(base: EngineConfig, rng: random.Random) -> Parts:
-    """`first` outruns its window and is cached with tombstones, whose window slots `steady` shares in; `again` computes
-    the same tokens and recovers them."""
-    prompt, sampling = random_text(rng, 17), SamplingParams(40, ignore_eos=True)
-    output = Oracle(window=WIDTH).generate(list(prompt), sampling)
-    steady = SamplingParams(80, ignore_eos=True)
+    """`first` outruns its window; `steady` is handed a window slot that `first` gave back. `first` is cached with a
+    tombstone there, and `again` computes the same tokens and recovers it."""
+    prompt = random_text(rng, 17)
+    output = Oracle(base.model_seed, window=WIDTH).generate(list(prompt), SamplingParams(26, ignore_eos=True))
+    single = base.page_size == 1
+    mine, theirs, shared = (rng.randint(5, 12), 12, 1) if single else (rng.randint(24, 25), 60, 15)
     arrivals = [
-        Arrival(0, "first", prompt, sampling),
-        Arrival(1, "steady", random_text(rng, rng.randint(5, 12)), steady),
-        Arrival(50, "again", prompt + tuple(output[:20]), SamplingParams(1)),
+        Arrival(0, "first", prompt, SamplingParams(26, ignore_eos=True)),
+        Arrival(1, "steady", random_text(rng, mine), SamplingParams(theirs, ignore_eos=True)),
+        Arrival(34, "again", prompt + tuple(output[:shared]), SamplingParams(1)),
     ]
     return replace(base, rows=3, context_len=128, kv_tokens=256, window=WIDTH), arrivals, ("steady",)
 
 
 def _aborted(base: EngineConfig, rng: random.Random) -> Parts:
-    """Two requests outrun their windows and are aborted; `later` gets the padding slot twice."""
+    """A request outruns its window and is aborted."""
     sampling = SamplingParams(60, ignore_eos=True)
-    gone = [Arrival(n, f"gone-{n}", random_text(rng, rng.randint(4, 12)), sampling, 45 + 2 * n) for n in range(2)]
-    later = Arrival(60, "later", random_text(rng, rng.randint(20, 30)), SamplingParams(8, ignore_eos=True))
-    config = replace(base, rows=3, context_len=128, kv_tokens=256, window=WIDTH)
-    return config, [*gone, later], ("later",)
+    gone = Arrival(0, "gone", random_text(rng, rng.randint(4, 12)), sampling, 45 + rng.randint(0, 5))
+    return replace(base, rows=3, context_len=128, kv_tokens=256, window=WIDTH), [gone], ()
 
 
 BUILDERS: dict[str, Callable[[EngineConfig, random.Random], Parts]] = {
