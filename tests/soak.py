@@ -1,9 +1,10 @@
-"""The full counts: random engine steps without a bug, every bug switch in 20 seeds, and the tracker beside the slow judge.
+"""The full counts: random engine steps without a bug, every bug switch in 20 seeds, and the tracker beside the slow
+judge.
 
 python tests/soak.py [--steps 100000] [--seeds 20] [--traces 2000] [--write docs/soak.md]
 
-Prints a table; with --write also puts it into the file, with the commit and the date. Exit status 1 if anything is not as
-it should be.
+Prints a table; with --write also puts it into the file, with the commit and the date. Exit status 1 if anything is
+not as it should be.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from kvsan.reference_engine.scenarios import scenario
 from kvsan.reference_engine.workload import drive, random_workload
 
 from kvsan.sinks import Collector
-from kvsan.tracker import Tracker
 from kvsan.traces import event_from_dict
+from kvsan.tracker import Tracker
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 Collector.say = lambda self, line: None  # type: ignore[method-assign]  # the table says it
