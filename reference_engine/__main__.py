@@ -24,6 +24,10 @@ _HELP = {
     "seed": "seed of the schedule policy",
     "model_seed": "seed of the model's weights",
     "hybrid": "the second layer is a recurrent state space",
+    "track_interval": "hybrid: distance of the positions whose states can be cached, in tokens",
+    "cached_states": "hybrid: how many states the prefix cache has room for, beyond what requests leave it",
+    "profile_sizes": "profile that many prefill sizes before serving",
+    "profile_chunks": "chunks of the longest profiled prefill",
     "bug": "a historical bug to switch on",
 }
 _CHOICES = {"loop": ("overlap", "normal"), "schedule_policy": POLICY_NAMES, "bug": tuple(BUGS)}
@@ -72,12 +76,12 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
 
 def _bugs(form: str) -> int:
     if form == "json":
-        print(json.dumps([asdict(bug) for bug in BUGS.values()], indent=2))
+        print(json.dumps([{**asdict(bug), "effect": bug.effect} for bug in BUGS.values()], indent=2))
         return 0
     for bug in BUGS.values():
         print(f"{bug.name}  ({bug.reference})")
         print(f"    feature      {bug.feature}")
-        print(f"    finding      {bug.finding} in {bug.pool}")
+        print(f"    finding      {bug.finding}{f' in {bug.pool}' if bug.pool else ''}")
         print(f"    what happens {bug.summary}")
         print(f"    consequence  {bug.consequence}")
     return 0

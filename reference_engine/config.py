@@ -18,6 +18,9 @@ class EngineConfig:
     """Sizes are in tokens, except `rows` (request rows, the reserved row 0 not counted).
 
     `kv_tokens` counts usable token slots (the reserved page 0 not counted), a multiple of `page_size`.
+    With `hybrid`, a state is tracked at every `track_interval` tokens (whole pages), and there is room for that many
+    `cached_states` beyond what requests need.
+    Before the engine serves, `profile_sizes` prefills of up to `profile_chunks` chunks are timed (see `profiling`).
     `schedule_policy` orders the simulated streams (see `policies`), `seed` seeds the policy, `model_seed` the weights.
     """
 
@@ -32,14 +35,30 @@ class EngineConfig:
     seed: int = 0
     model_seed: int = 0
     hybrid: bool = False
+    track_interval: int = 8
+    cached_states: int = 16
+    profile_sizes: int = 0
+    profile_chunks: int = 1
     bug: str | None = None
 
     def __post_init__(self) -> None:
         if self.loop not in ("overlap", "normal"):
             raise ValueError(f"loop: {self.loop!r} is neither 'overlap' nor 'normal'")
-        for name in ("page_size", "rows", "kv_tokens", "chunked_prefill_size"):
+        for name in (
+            "page_size",
+            "rows",
+            "kv_tokens",
+            "chunked_prefill_size",
+            "track_interval",
+            "cached_states",
+            "profile_chunks",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is not a positive number")
+        if self.profile_sizes < 0:
+            raise ValueError(f"profile_sizes: {self.profile_sizes} is negative")
+        if self.profile_sizes and self.profile_chunks * self.chunked_prefill_size > self.max_input_len:
+            raise ValueError(f"profile_chunks: {self.profile_chunks} chunks are more than {self.max_input_len} tokens")
         if not INPUT_MARGIN < self.context_len <= MAX_CONTEXT:
             raise ValueError(f"context_len: {self.context_len} is not in {INPUT_MARGIN + 1}..{MAX_CONTEXT}")
         if self.kv_tokens % self.page_size:

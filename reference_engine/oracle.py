@@ -27,7 +27,7 @@ class _Scratch:
     def state(self, layer: int, span: int) -> Array:
         return np.zeros(DIM)
 
-    def keep_state(self, layer: int, span: int, state: Array) -> None:
+    def keep_states(self, layer: int, span: int, states: Array) -> None:
         pass
 
 

@@ -1,23 +1,25 @@
-"""The prefix cache: a radix tree over pages of tokens, whose nodes hold token slots."""
+"""The prefix cache: a radix tree over pages of tokens, whose nodes hold token slots and recurrent states."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import count
 
-from .pools import KV, KvPool
+from .pools import KV, STATES, KvPool, StatePool
 from .probe import Probe
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """Some pages of tokens below their parent's. `locks` counts the locks of the node and of everything below it."""
+    """Some pages of tokens below their parent's. `locks` counts the locks of the node and of everything below it;
+    `state` is the slot of the recurrent state after the node's last token, None where it is not cached."""
 
     name: str
     parent: Node | None
     tokens: list[int]
     slots: list[int]
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
+    state: int | None = None
     locks: int = 0
     last_used: int = 0
 
@@ -34,23 +36,28 @@ class Node:
 class RadixCache:
     """Token sequences and the slots that hold their keys and values, in whole pages.
 
-    A slot in the tree belongs to its node. Who uses a node's slots locks the node, which protects its ancestors too.
-    `evictable` and `protected` count the slots of nodes without and with locks.
+    For a model with recurrent layers a prefix can be used only up to a position whose state is cached too. A slot in
+    the tree, and a state, belongs to its node. Who uses a node's slots locks the node, which protects its ancestors
+    too. `evictable` and `protected` count the slots of nodes without and with locks.
     """
 
-    def __init__(self, kv: KvPool, probe: Probe) -> None:
+    def __init__(self, kv: KvPool, probe: Probe, states: StatePool | None = None) -> None:
         self.root = Node("root", None, [], [])
         self.evictable = 0
         self.protected = 0
         self._kv = kv
         self._page = kv.page_size
+        self._states = states
+        self._with_state: list[Node] = []
         self._probe = probe
         self._names = (f"n{number}" for number in count(1))
         self._clock = count(1)
 
     def match(self, tokens: list[int], owner: str) -> Node:
-        """The node down to which whole pages of the tokens are cached; splits a node that is matched in part."""
+        """The node down to which whole pages of the tokens can be used; splits a node that is matched in part."""
         node, _ = self._walk(tokens)
+        while self._states is not None and node.parent is not None and node.state is None:
+            node = node.parent
         if node is not self.root:
             self._probe.match(node=node.name, owner=owner)
         return node
@@ -69,6 +76,12 @@ class RadixCache:
         self.evictable += len(child.slots)
         self._probe.insert(KV, child.slots, owner=owner, node=child.name, parent=parent)
         return child, cached
+
+    def add_state(self, node: Node, slot: int, owner: str) -> None:
+        """The owner's state slot passes to the node, which has none yet."""
+        node.state = slot
+        self._with_state.append(node)
+        self._probe.insert(STATES, slot, owner=owner, node=node.name)
 
     def attach(self, node: Node, begin: int, owner: str) -> None:
         """Tells kvsan that the owner shares the path's slots for positions from `begin` on."""
@@ -113,6 +126,26 @@ class RadixCache:
             slots -= len(leaf.slots)
             self._probe.evict(node=leaf.name)
             self._kv.reclaim(leaf.slots)
+            self._drop_state(leaf)
+
+    def evict_states(self, states: int) -> None:
+        """Gives back states of nodes without locks, least recently used first, until that many are free again."""
+        while states > 0 and (nodes := [node for node in self._with_state if node.locks == 0]):
+            node = min(nodes, key=lambda node: node.last_used)
+            self._probe.evict(STATES, node.state)
+            self._drop_state(node)
+            states -= 1
+
+    def state_counts(self) -> tuple[int, int]:
+        """How many states nodes without locks hold, and how many those with locks."""
+        protected = sum(node.locks > 0 for node in self._with_state)
+        return len(self._with_state) - protected, protected
+
+    def _drop_state(self, node: Node) -> None:
+        if self._states is not None and node.state is not None:
+            self._states.reclaim([node.state])
+            self._with_state.remove(node)
+            node.state = None
 
     def _leaves(self) -> list[Node]:
         leaves: list[Node] = []

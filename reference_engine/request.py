@@ -1,15 +1,12 @@
-"""A request: what the client wants, what was generated, and what it holds."""
+"""A request: what the client wants, what was generated, and its record of what it holds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
 
+from .record import KvRecord
 from .tokenizer import EOS
-
-if TYPE_CHECKING:
-    from .radix_cache import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +31,15 @@ class Finish(str, Enum):
 class Request:
     """One request in the scheduler.
 
-    `slots[p]` is the token slot of position p, the host's copy of the row. Positions below `published` stand in the
-    prefix cache under `node`, which the request locks; the request shares those slots except the `duplicates`, which
-    are its own although the cache has the same tokens in other slots. Everything from `published` on is its own.
-    `computed` positions have their KV, or will when what is launched has run. `epoch` counts retractions and the end:
-    results of a batch that was launched in an earlier epoch do not concern the request any more.
+    `kv` is what it holds. `epoch` counts retractions and the end: results of a batch that was launched in an earlier
+    epoch do not concern the request any more. `outstanding` counts the launched batches whose results were not seen.
     """
 
     rid: str
     prompt: list[int]
     sampling: SamplingParams
     output: list[int] = field(default_factory=list)
-    row: int | None = None
-    state: int | None = None
-    slots: list[int] = field(default_factory=list)
-    computed: int = 0
-    published: int = 0
-    duplicates: list[int] = field(default_factory=list)
-    node: Node | None = None
+    kv: KvRecord = field(default_factory=KvRecord)
     cached_tokens: int = 0
     epoch: int = 0
     outstanding: int = 0

@@ -15,7 +15,7 @@ from .batch import Batch, Item
 from .config import EngineConfig
 from .forward import Forward
 from .holdings import Holdings
-from .pools import KV, ROWS
+from .pools import KV, ROWS, STATES
 from .probe import Probe
 from .request import Finish, Output, Request
 from .row_writer import RowWrite
@@ -76,6 +76,14 @@ class Scheduler:
         self._checkpoint()
         return outputs
 
+    def prefill_alone(self, request: Request) -> None:
+        """Prefills a request while nothing else runs; it keeps what it holds, and its token is forgotten."""
+        self.waiting.append(request)
+        while self.waiting or self.chunked is not None:
+            self._launch(Batch(next(self._names), self._prefill_items(), mixed=False))
+            self._forward.result(self.in_flight.popleft())
+            request.outstanding -= 1
+
     # Planning: which requests, how far.
 
     def _next_batch(self) -> Batch | None:
@@ -109,8 +117,8 @@ class Scheduler:
         return items
 
     def _next_chunk(self, request: Request, budget: int) -> Item | None:
-        self._holdings.publish(request, request.computed)
-        upto = min(len(request.tokens), request.computed + budget)
+        self._holdings.publish(request, request.kv.committed)
+        upto = min(len(request.tokens), request.kv.allocated + budget)
         if not self._holdings.has_room(self._holdings.demand(request, upto)):
             self.chunked = request
             if not self.running:
@@ -119,56 +127,57 @@ class Scheduler:
         if self._config.bug == bugs.ROW_REALLOC:
             self._holdings.give_row(request)
             self._writes_after_reads = False
-        elif request.row is not None:
-            self._probe.reuse(ROWS, request.row, owner=request.rid)
         return self._prefill(request, upto)
 
     def _admit(self, request: Request, budget: int) -> Item | None:
         """Starts a waiting request; None if there is no room for its tokens and one step of those that run."""
-        self._holdings.find_prefix(request)
-        upto = min(len(request.tokens), request.computed + budget)
-        reserve = self._config.page_size * len(self.running)
-        if not self._holdings.has_room(self._holdings.demand(request, upto) + reserve):
+        if not self._holdings.find_prefix(request):
             self._holdings.release(request)
             return None
-        request.cached_tokens = request.computed
+        upto = min(len(request.tokens), request.kv.allocated + budget)
+        reserve = self._config.page_size * len(self.running)
+        if not self._holdings.has_room(self._holdings.demand(request, upto) + reserve):
+            self._holdings.release(request, keep_states=True)
+            return None
+        request.cached_tokens = request.kv.protected
         return self._prefill(request, upto)
 
     def _prefill(self, request: Request, upto: int) -> Item:
-        start, tokens = request.computed, request.tokens
-        if request.row is None:
-            self._holdings.take_row(request)
+        start, tokens = request.kv.allocated, request.tokens
+        if self._holdings.claim_row(request):
             self._map(request, 0, start)
         if upto < len(tokens):
             self.chunked = request
         return self._extend(request, upto, tokens[start:upto], samples=upto == len(tokens))
 
     def _decode_fits(self) -> bool:
-        demand = sum(self._holdings.demand(request, request.computed + 1) for request in self.running)
+        demand = sum(self._holdings.demand(request, request.kv.allocated + 1) for request in self.running)
         return self._holdings.has_room(demand)
 
     def _decode_items(self) -> list[Item]:
         while self.running and not self._decode_fits():
             victim = self.chunked if self.chunked is not None and len(self.running) == 1 else self.running[-1]
             self._retract(victim)
-        return [self._extend(request, request.computed + 1, None, samples=True) for request in self.running]
+        return [self._extend(request, request.kv.allocated + 1, None, samples=True) for request in self.running]
 
     def _extend(self, request: Request, upto: int, tokens: list[int] | None, *, samples: bool) -> Item:
         """Gives the request slots up to there, to be computed by the batch in planning."""
-        start = request.computed
+        record = request.kv
+        start = record.allocated
         self._holdings.extend(request, upto)
         self._map(request, start, upto)
-        request.computed = upto
-        assert request.row is not None
-        return Item(
-            request, request.epoch, request.row, request.state or 0, start, request.slots[start:upto], tokens, samples
-        )
+        record.committed = upto
+        assert record.row is not None
+        states = self._holdings.states
+        state = None if states is None else states.use(record, start, upto)
+        return Item(request, request.epoch, record.row, state, start, record.slots[start:upto], tokens, samples)
 
     def _map(self, request: Request, begin: int, end: int) -> None:
         """Notes that the row's cells [begin, end) are to be written."""
         if begin < end:
-            assert request.row is not None
-            self._writes.append(RowWrite(request.row, begin, request.slots[begin:end], request.rid))
+            record = request.kv
+            assert record.row is not None
+            self._writes.append(RowWrite(record.row, begin, record.slots[begin:end], request.rid))
 
     # Carrying out: launch, results, ends.
 
@@ -177,15 +186,8 @@ class Scheduler:
         self._holdings.writer.write(writes, batch=batch.name, after_reads=self._writes_after_reads)
         self._writes_after_reads = True
         for item in batch.items:
-            request = item.request
-            request.outstanding += 1
-            self._probe.kv_record(
-                owner=request.rid,
-                row=item.row,
-                allocated=len(request.slots),
-                committed=item.start,
-                protected=request.published,
-            )
+            item.request.outstanding += 1
+            self._holdings.tell_record(item.request)
         self._forward.launch(batch)
         self.in_flight.append(batch)
 
@@ -216,7 +218,7 @@ class Scheduler:
         partly = batch.mixed and self._config.loop == "overlap"
         if partly and self._config.bug == bugs.ABORT_KEEPS_ROW:
             self._probe.req_abort(owner=request.rid)
-            self._holdings.kv.give_back(request.slots, request.rid)
+            self._holdings.kv.give_back(request.kv.slots, request.rid)
             self._tell_end(request, Finish.ABORT, [])
         elif partly and self._config.bug == bugs.ABORT_STILL_LEAKS:
             self._probe.req_abort(owner=request.rid)
@@ -261,6 +263,12 @@ class Scheduler:
         self._probe.count(
             KV, available=kv.available, evictable=cache.evictable, protected=cache.protected, total=kv.size
         )
+        if self._holdings.states is not None:
+            pool = self._holdings.states.pool
+            evictable, protected = cache.state_counts()
+            self._probe.count(
+                STATES, available=pool.available, evictable=evictable, protected=protected, total=pool.size
+            )
         self._probe.step()
         if not self.busy:
             self._probe.idle()

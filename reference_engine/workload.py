@@ -66,12 +66,15 @@ def random_workload(
     return arrivals
 
 
-def drive(engine: Engine, arrivals: Iterable[Arrival]) -> dict[str, Answer]:
-    """Steps the engine through the workload until nothing is left to do; the answer to each request."""
+def drive(engine: Engine, arrivals: Iterable[Arrival], max_steps: int = MAX_STEPS) -> dict[str, Answer]:
+    """Steps the engine through the workload until nothing is left to do; the answer to each request.
+
+    RuntimeError if that is not so after `max_steps` steps.
+    """
     todo = sorted(arrivals, key=lambda arrival: arrival.step)
     aborts = sorted((a.abort_at, a.rid) for a in todo if a.abort_at is not None)
     answers: dict[str, Answer] = {}
-    for step in range(MAX_STEPS):
+    for step in range(max_steps):
         while todo and todo[0].step <= step:
             arrival = todo.pop(0)
             answers[arrival.rid] = Answer([])
@@ -85,7 +88,7 @@ def drive(engine: Engine, arrivals: Iterable[Arrival]) -> dict[str, Answer]:
                 answer.finish, answer.error = output.finish, output.error
         elif not todo:
             return answers
-    raise RuntimeError(f"the engine is still busy after {MAX_STEPS} steps: {engine.totals()}")
+    raise RuntimeError(f"the engine is still busy after {max_steps} steps: {engine.totals()}")
 
 
 def random_text(rng: random.Random, count: int) -> tuple[int, ...]:
