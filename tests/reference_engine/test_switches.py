@@ -41,7 +41,7 @@ EXPECTED = {
     bugs.WRONG_SLOT: Expected("too-long", "KvPool.give_back"),
     bugs.ADAPTER_NOT_IN_KEY: Expected("victim", "RadixCache.match"),
     bugs.SESSION_TAIL: Expected("second", "RowWriter.write"),
-    bugs.TWO_KEYS: Expected("first", "RadixCache.insert"),
+    bugs.TWO_KEYS: Expected("first", "KvPool.tell_insert"),
     bugs.EVICTABLE_DRIFTS: Expected(None, "Scheduler._checkpoint"),
 }
 CASES = [(name, page) for name in EXPECTED for page in BUGS[name].page_sizes]
