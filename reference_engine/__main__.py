@@ -33,6 +33,10 @@ _HELP = {
     "block_size": "tokens in a block that is refined; 0 draws them one by one",
     "refine_steps": "how often a block is computed",
     "free_groups": "carry out together what the results of one batch give back",
+    "track_interval": "hybrid: distance of the positions whose states can be cached, in tokens",
+    "cached_states": "hybrid: how many states the prefix cache has room for, beyond what requests leave it",
+    "profile_sizes": "profile that many prefill sizes before serving",
+    "profile_chunks": "chunks of the longest profiled prefill",
     "bug": "a historical bug to switch on",
 }
 _CHOICES = {
@@ -86,12 +90,12 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
 
 def _bugs(form: str) -> int:
     if form == "json":
-        print(json.dumps([asdict(bug) for bug in BUGS.values()], indent=2))
+        print(json.dumps([{**asdict(bug), "effect": bug.effect} for bug in BUGS.values()], indent=2))
         return 0
     for bug in BUGS.values():
         print(f"{bug.name}  ({bug.reference})")
         print(f"    feature      {bug.feature}")
-        print(f"    finding      {bug.finding} in {bug.pool or 'the prefix cache'}")
+        print(f"    finding      {bug.finding}{f' in {bug.pool}' if bug.pool else ''}")
         print(f"    what happens {bug.summary}")
         print(f"    consequence  {bug.consequence}")
     return 0

@@ -9,19 +9,34 @@ from .streams import StreamEvent
 
 
 @dataclass(frozen=True, slots=True)
+class StateUse:
+    """How an item uses recurrent states, by slot.
+
+    It begins from `source` (None: from `slot` as it is; 0: from zeros) and leaves its last state in `slot`. The state
+    after the request's first `track_at` tokens is copied to `track`, if that is not None.
+    """
+
+    slot: int
+    source: int | None
+    track: int | None = None
+    track_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """One request's part of a batch.
 
     The forward computes the positions [start, start + len(slots)) and stores their KV in `slots`. `tokens` are the
     inputs of a prefill; None means a decode, whose input is the token that the forward stream drew last for the row.
-    `samples` says whether a token is drawn after the last position: not for a chunk that has more to come. A `guess` is
-    the end of `tokens` that nobody has drawn yet; a token is then drawn after each of its positions and the one before.
+    `samples` says whether a token is drawn after the last position: not for a chunk that has more to come. `state` is
+    None for a model without recurrent layers. A `guess` is the end of `tokens` that nobody has drawn yet; a token is
+    then drawn after each of its positions and the one before.
     """
 
     request: Request
     epoch: int
     row: int
-    state: int
+    state: StateUse | None
     start: int
     slots: list[int]
     tokens: list[int] | None

@@ -33,12 +33,26 @@ DECODE_BEFORE_END = "decode-reads-before-transfer-ends"
 STALE_MAP = "stale-map-frees-foreign-slot"
 TOMBSTONE_FREED = "tombstone-freed"
 NESTED_GROUP = "free-group-not-flushed"
+PROFILING_BY_HAND = "profiling-frees-by-hand"
+REUSE_FROM_LENGTH = "reuse-inferred-from-length"
+CAPTURE_BEFORE_PUBLICATION = "capture-before-publication"
+PUBLICATION_REMAPS = "publication-remaps-captured"
+STATE_NOT_CLEARED = "state-not-cleared"
+DONATED_NOT_REPLACED = "donated-state-not-replaced"
+STATE_WITH_ROW = "state-released-with-row"
+
+
+EFFECTS = ("wrong tokens", "crash", "exhaustion", "stall", "latent")
+"""What users of the engine see of a bug, in a word; latent: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One switch: `finding` is the kind that must be found, in `pool` (None: it speaks of a node of the cache);
-    `consequence` what users of the engine see; `page_sizes` those at which the bug can show."""
+    """One switch: `finding` is the kind that must be found, in `pool` (None: it concerns no slots, or a node of the
+    cache); `page_sizes` are those at which the bug can show.
+
+    `consequence` says what users of the engine see: one of `EFFECTS`, and when; for a latent bug, why nothing.
+    """
 
     name: str
     reference: str
@@ -48,6 +62,11 @@ class Bug:
     summary: str
     consequence: str
     page_sizes: tuple[int, ...] = (1, 16)
+
+    @property
+    def effect(self) -> str:
+        """The consequence in a word, one of `EFFECTS`."""
+        return self.consequence.partition(":")[0]
 
 
 BUGS: dict[str, Bug] = {
@@ -61,7 +80,7 @@ BUGS: dict[str, Bug] = {
             pool="req_to_token",
             summary="A chunked request gives its row back between chunks; the next batch hands it to another request, "
             "whose mapping is written into it while the forward stream may still read it.",
-            consequence="wrong tokens for the chunked request when the forward runs late",
+            consequence="wrong tokens: of the chunked request, when the forward runs late",
         ),
         Bug(
             name=ABORT_KEEPS_ROW,
@@ -71,7 +90,7 @@ BUGS: dict[str, Bug] = {
             pool="req_to_token",
             summary="A request that the scheduler rejects finishes in its first prefill inside a mixed batch; only its "
             "token slot is given back.",
-            consequence="one row less for each such request, until none is left and the server stalls",
+            consequence="exhaustion: one row less for each such request, until none is left and the server stalls",
         ),
         Bug(
             name=ABORT_STILL_LEAKS,
@@ -80,7 +99,7 @@ BUGS: dict[str, Bug] = {
             finding="leak",
             pool="kv",
             summary="A first attempt at the fix gives back the row of that request, but no longer its token slot.",
-            consequence="one page less for each such request",
+            consequence="exhaustion: one page less for each such request",
         ),
         Bug(
             name=ABORT_DOUBLE_RELEASE,
@@ -90,7 +109,80 @@ BUGS: dict[str, Bug] = {
             pool="req_to_token",
             summary="A first attempt at the fix gives back the row of every request of a mixed batch that no longer "
             "runs, also of one that was retracted meanwhile and has given it back.",
-            consequence="two requests share a row: wrong tokens",
+            consequence="wrong tokens: two requests share a row",
+        ),
+        Bug(
+            name=PROFILING_BY_HAND,
+            reference="sgl-project/sglang#37167",
+            feature="pipeline stages, profiling of prefills",
+            finding="record_contract",
+            pool=None,
+            summary="The profiling pass gives back its rows and slots by hand and knows nothing of a prefix or a state "
+            "that stands in the cache by then: the record still protects it, and so does a lock.",
+            consequence="stall: the profiled prefixes can never be evicted, and requests that need their pages wait "
+            "for ever",
+        ),
+        Bug(
+            name=REUSE_FROM_LENGTH,
+            reference="sgl-project/sglang#37167",
+            feature="KV record, retraction",
+            finding="stale_row",
+            pool="req_to_token",
+            summary="Whether a request has a row is inferred from its committed length, which its release did not "
+            "zero: a retracted request goes on with the row that it has given back.",
+            consequence="wrong tokens: the row is given back twice, and two later requests share it",
+        ),
+        Bug(
+            name=CAPTURE_BEFORE_PUBLICATION,
+            reference="sgl-project/sglang#39765",
+            feature="tracked states, overlap",
+            finding="stale_capture",
+            pool="kv",
+            summary="The next decode captures its rows before the result of the prefill goes into the cache, which "
+            "swaps the request's slots for the tree's and frees the duplicates.",
+            consequence="latent: both slots hold the same keys and values to the bit, and whoever is given a freed "
+            "slot writes it behind the decode on the forward stream",
+        ),
+        Bug(
+            name=PUBLICATION_REMAPS,
+            reference="sgl-project/sglang#38140",
+            feature="radix cache, overlap",
+            finding="stale_capture",
+            pool="kv",
+            summary="A cached prompt's last page is computed again in fresh slots; the first decode has captured them "
+            "when the insertion finds the page in the tree, remaps the row and frees them.",
+            consequence="latent: both slots hold the same keys and values to the bit, and whoever is given a freed "
+            "slot writes it behind the decode on the forward stream",
+        ),
+        Bug(
+            name=STATE_NOT_CLEARED,
+            reference="sgl-project/sglang#17404",
+            feature="recurrent states, deferred clearing",
+            finding="uninit_read",
+            pool="state",
+            summary="The clearing of a new request's state is put off to the forward stream, and left out there: the "
+            "first batch begins from what the slot's last tenant left.",
+            consequence="wrong tokens: of every request that does not begin from a cached state",
+        ),
+        Bug(
+            name=DONATED_NOT_REPLACED,
+            reference="sgl-project/sglang#26941",
+            feature="recurrent states, donation to the cache",
+            finding="free_not_owner",
+            pool="state",
+            summary="A tracked state goes to the cache and no fresh slot takes its place: the request keeps the "
+            "reference and gives the cache's state back at its end.",
+            consequence="wrong tokens: of requests that begin from the cached state when its slot is another's",
+        ),
+        Bug(
+            name=STATE_WITH_ROW,
+            reference="sgl-project/sglang#12693",
+            feature="recurrent states, abort",
+            finding="leak",
+            pool="state",
+            summary="States are given back with the row only; a request that was matched and waits for room has states "
+            "and no row when it is aborted.",
+            consequence="exhaustion: three states less for each such request, until the server stalls",
         ),
         Bug(
             name=EVICTS_LOCKED,
@@ -100,7 +192,7 @@ BUGS: dict[str, Bug] = {
             pool=None,
             summary="Eviction takes leaves that live requests have locked, as when a node that was split off lacks its "
             "lock.",
-            consequence="wrong tokens once the slots are handed out again",
+            consequence="wrong tokens: once the slots are handed out again",
         ),
         Bug(
             name=UNLOCKS_TWICE,
@@ -126,8 +218,8 @@ BUGS: dict[str, Bug] = {
             feature="prefix cache, admission",
             finding="use_after_free",
             pool="kv",
-            summary="A matched prefix is locked only after the request has got its new slots, for which that very prefix "
-            "may be evicted.",
+            summary="A matched prefix is locked only after the request has got its new slots, for which that very "
+            "prefix may be evicted.",
             consequence="wrong tokens: the prefix's slots hold the new tokens' keys and values",
         ),
         Bug(
@@ -137,7 +229,7 @@ BUGS: dict[str, Bug] = {
             finding="reserved_slot",
             pool="state",
             summary="State 0, which the padding lanes of a decode batch write, is handed out to a request.",
-            consequence="wrong tokens for the request that has it",
+            consequence="wrong tokens: of the request that has it",
         ),
         Bug(
             name=ROW_TWICE,
@@ -155,8 +247,8 @@ BUGS: dict[str, Bug] = {
             feature="pages, overlap",
             finding="page_double_free",
             pool="kv",
-            summary="A request that ends gives back its computed slots and those allocated beyond them in two calls, which "
-            "meet in the middle of a page.",
+            summary="A request that ends gives back its computed slots and those allocated beyond them in two calls, "
+            "which meet in the middle of a page.",
             consequence="wrong tokens: the page is handed out twice",
             page_sizes=(16,),
         ),
@@ -166,9 +258,10 @@ BUGS: dict[str, Bug] = {
             feature="mixed chunk, abort",
             finding="free_not_owner",
             pool="kv",
-            summary="The slot of a request rejected in a mixed batch is looked up from the end of the batch, as if every "
-            "later request had one token: another request's slot is given back, its own is not. The totals are right.",
-            consequence="wrong tokens for the other request when its slot is handed out again",
+            summary="The slot of a request rejected in a mixed batch is looked up from the end of the batch, as if "
+            "every later request had one token: another request's slot is given back, its own is not. The totals are "
+            "right.",
+            consequence="wrong tokens: of the other request when its slot is handed out again",
         ),
         Bug(
             name=ADAPTER_NOT_IN_KEY,
@@ -185,8 +278,8 @@ BUGS: dict[str, Bug] = {
             feature="tensor ranks, eviction",
             finding="rank_divergence",
             pool="kv",
-            summary="Which of several leaves last used at the same time is evicted depends on an order that each process "
-            "has for itself.",
+            summary="Which of several leaves last used at the same time is evicted depends on an order that each "
+            "process has for itself.",
             consequence="crash: once a prefix is cached on one rank alone, the ranks' batches differ",
         ),
         Bug(
@@ -195,9 +288,9 @@ BUGS: dict[str, Bug] = {
             feature="block diffusion, prefix cache",
             finding="alias",
             pool="kv",
-            summary="A block that is not final is put into the cache; the next step puts the same slots in under the tokens "
-            "that it has then.",
-            consequence="wrong tokens for a prompt that matches what the block was before",
+            summary="A block that is not final is put into the cache; the next step puts the same slots in under the "
+            "tokens that it has then.",
+            consequence="wrong tokens: for a prompt that matches what the block was before",
         ),
         Bug(
             name=SESSION_TAIL,
@@ -205,8 +298,8 @@ BUGS: dict[str, Bug] = {
             feature="sessions, speculative decode",
             finding="orphan",
             pool="kv",
-            summary="A session's next turn goes on behind what is computed; slots that the last turn's drafts got beyond it "
-            "are overwritten in the row, and nothing else knows of them.",
+            summary="A session's next turn goes on behind what is computed; slots that the last turn's drafts got "
+            "beyond it are overwritten in the row, and nothing else knows of them.",
             consequence="exhaustion: each turn loses what was allocated beyond its end",
         ),
         Bug(
@@ -226,7 +319,7 @@ BUGS: dict[str, Bug] = {
             pool=None,
             summary="A backup locks its node while the copy runs; its acknowledgement ends in a queue that no loop "
             "drains, and the lock stays.",
-            consequence="the cache can no longer be evicted: waiting requests find no room and the server stalls",
+            consequence="stall: the cache can no longer be evicted, and waiting requests find no room",
         ),
         Bug(
             name=EVICT_UNDER_WRITE_BACK,
@@ -235,7 +328,7 @@ BUGS: dict[str, Bug] = {
             finding="free_in_flight",
             pool="kv",
             summary="An evicted node's slots are given back while the copy to the host still reads them.",
-            consequence="wrong tokens for who loads the node back when the copy runs after the slots' next writer",
+            consequence="wrong tokens: of who loads the node back when the copy runs after the slots' next writer",
         ),
         Bug(
             name=BACKUP_NOT_ORDERED,
@@ -244,7 +337,7 @@ BUGS: dict[str, Bug] = {
             finding="race",
             pool="kv",
             summary="The copy to the host does not wait for the forward that computes what it copies.",
-            consequence="wrong tokens for who loads the chunk back when the forward runs late",
+            consequence="wrong tokens: of who loads the chunk back when the forward runs late",
         ),
         Bug(
             name=LOAD_NOT_AWAITED,
@@ -254,7 +347,7 @@ BUGS: dict[str, Bug] = {
             pool="kv",
             summary="A loaded prefix counts as cached from the moment its copy is queued; the forward reads it "
             "before it has landed.",
-            consequence="wrong tokens for the request that hit the host tier when the copy runs late",
+            consequence="wrong tokens: of the request that hit the host tier when the copy runs late",
         ),
         Bug(
             name=LOAD_NOT_FENCED,
@@ -264,7 +357,7 @@ BUGS: dict[str, Bug] = {
             pool="kv",
             summary="The overlapped loop gives a finished request's slots back while the step already launched still"
             " writes one; a load into these slots does not wait for that step.",
-            consequence="wrong tokens for the loaded prefix when the forward runs late",
+            consequence="wrong tokens: after the loaded prefix when the forward runs late",
         ),
         Bug(
             name=PREFETCH_TAIL,
@@ -274,7 +367,7 @@ BUGS: dict[str, Bug] = {
             pool="host",
             summary="The host slots of a prefetch's unfinished tail are given back by the reader and by who waits "
             "for it.",
-            consequence="two nodes share host slots: wrong tokens for who loads one back",
+            consequence="wrong tokens: of who loads back one of two nodes that share host slots",
         ),
         Bug(
             name=ABORT_FREES,
@@ -283,7 +376,7 @@ BUGS: dict[str, Bug] = {
             finding="free_in_flight",
             pool="kv",
             summary="An abort gives pre-allocated slots back while the NIC still writes into them.",
-            consequence="wrong tokens for the slots' next owner when the transfer lands late",
+            consequence="wrong tokens: of the slots' next owner when the transfer lands late",
         ),
         Bug(
             name=ABORT_LEAKS,
@@ -292,7 +385,8 @@ BUGS: dict[str, Bug] = {
             finding="leak",
             pool="req_to_token",
             summary="An abort drops a request from the transfer queue and gives back neither its row nor its slots.",
-            consequence="a row and slots less for each such abort, until requests find none and the server stalls",
+            consequence="exhaustion: a row and slots less for each such abort, until requests find none and the "
+            "server stalls",
         ),
         Bug(
             name=DECODE_BEFORE_END,
@@ -302,7 +396,7 @@ BUGS: dict[str, Bug] = {
             pool="kv",
             summary="A request counts as arrived when its metadata has: it decodes before its keys and values have "
             "landed.",
-            consequence="wrong tokens after the first when the transfer lands late",
+            consequence="wrong tokens: after the first one, when the transfer lands late",
         ),
         Bug(
             name=NESTED_GROUP,
@@ -312,8 +406,8 @@ BUGS: dict[str, Bug] = {
             pool="kv",
             summary="Ending a request begins a group of frees inside the one that is open: what that one had queued is "
             "never carried out.",
-            consequence="slots less whenever two requests end in one batch, until requests find none and the server "
-            "stalls",
+            consequence="exhaustion: slots less whenever two requests end in one batch, until requests find none and "
+            "the server stalls",
         ),
         Bug(
             name=STALE_MAP,
@@ -323,7 +417,7 @@ BUGS: dict[str, Bug] = {
             pool="window",
             summary="A tombstone keeps its map entry; when it is recovered, the old window slot is given back through "
             "the entry, although it is another's by then.",
-            consequence="two owners share a window slot: wrong tokens",
+            consequence="wrong tokens: two owners share a window slot",
         ),
         Bug(
             name=TOMBSTONE_FREED,
@@ -333,7 +427,7 @@ BUGS: dict[str, Bug] = {
             pool="window",
             summary="A free through the map does not skip tombstones, whose entry is 0: the padding slot goes to the "
             "free list, once for each such free.",
-            consequence="the padding slot is handed out, and more than once: wrong tokens",
+            consequence="wrong tokens: the padding slot is handed out, and more than once",
         ),
     )
 }

@@ -23,6 +23,9 @@ class EngineConfig:
     ("back"); `storage` adds a further one behind it. `prealloc_rows` above 0 makes this the decode side of a
     disaggregated pair, with so many rows for requests whose keys and values are on their way. `free_groups` carries out
     together what the results of one batch give back.
+    With `hybrid`, a state is tracked at every `track_interval` tokens (whole pages), and there is room for that many
+    `cached_states` beyond what requests need.
+    Before the engine serves, `profile_sizes` prefills of up to `profile_chunks` chunks are timed (see `profiling`).
     `schedule_policy` orders the simulated streams (see `policies`), `seed` seeds the policy, `model_seed` the weights.
     """
 
@@ -46,14 +49,30 @@ class EngineConfig:
     block_size: int = 0
     refine_steps: int = 3
     free_groups: bool = False
+    track_interval: int = 8
+    cached_states: int = 16
+    profile_sizes: int = 0
+    profile_chunks: int = 1
     bug: str | None = None
 
     def __post_init__(self) -> None:
         if self.loop not in ("overlap", "normal"):
             raise ValueError(f"loop: {self.loop!r} is neither 'overlap' nor 'normal'")
-        for name in ("page_size", "rows", "kv_tokens", "chunked_prefill_size"):
+        for name in (
+            "page_size",
+            "rows",
+            "kv_tokens",
+            "chunked_prefill_size",
+            "track_interval",
+            "cached_states",
+            "profile_chunks",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is not a positive number")
+        if self.profile_sizes < 0:
+            raise ValueError(f"profile_sizes: {self.profile_sizes} is negative")
+        if self.profile_sizes and self.profile_chunks * self.chunked_prefill_size > self.max_input_len:
+            raise ValueError(f"profile_chunks: {self.profile_chunks} chunks are more than {self.max_input_len} tokens")
         if not INPUT_MARGIN < self.context_len <= MAX_CONTEXT:
             raise ValueError(f"context_len: {self.context_len} is not in {INPUT_MARGIN + 1}..{MAX_CONTEXT}")
         if self.kv_tokens % self.page_size:
@@ -72,6 +91,8 @@ class EngineConfig:
             raise ValueError(f"window: {self.window} is negative")
         if self.window and (self.hybrid or self.host_tokens or self.prealloc_rows or self.free_groups):
             raise ValueError("window: not with hybrid, host_tokens, prealloc_rows or free_groups")
+        if self.profile_sizes and (self.host_tokens or self.prealloc_rows):
+            raise ValueError("profile_sizes: not with host_tokens or prealloc_rows")
         if self.hybrid and (self.host_tokens or self.prealloc_rows):
             raise ValueError("hybrid: neither the host tier nor transfers carry recurrent states")
         if min(self.draft_tokens, self.block_size) < 0 or self.refine_steps < 1:

@@ -52,8 +52,8 @@ class _Arrival:
 class DecodeSide:
     """Requests between the queue and the first decode.
 
-    `request.row` is None until a row is pre-allocated. From then to the transfer's end the row and the slots stay with
-    the request, whatever becomes of it: an abort frees them only when the NIC has done with them.
+    `request.kv.row` is None until a row is pre-allocated. From then to the transfer's end the row and the slots stay
+    with the request, whatever becomes of it: an abort frees them only when the NIC has done with them.
     """
 
     def __init__(
@@ -74,26 +74,26 @@ class DecodeSide:
 
     def queued(self, request: Request) -> None:
         """Tells kvsan that a queued request has no row yet."""
-        self._probe.kv_record(owner=request.rid, row=None, allocated=0, committed=0, protected=0)
+        self._holdings.tell_record(request)
 
     def start(self, request: Request, running: int) -> bool:
         """Pre-allocates row and slots and asks for the request's keys and values; whether there was room, for them and
         a page more for each request that runs or will."""
         holdings = self._holdings
         holdings.find_prefix(request)
-        begin, end = request.computed, len(request.tokens)
+        begin, end = request.kv.start, len(request.tokens)
         reserve = self._config.page_size * (running + len(self._arrivals) + 1)
         if not (holdings.rows.available and holdings.has_room(holdings.demand(request, end) + reserve)):
             holdings.release(request)
             return False
         request.cached_tokens = begin
-        holdings.take_row(request)
+        holdings.claim_row(request)
         holdings.extend(request, end)
-        request.computed = end
-        assert request.row is not None
-        holdings.writer.write([RowWrite(request.row, 0, request.slots, request.rid)])
+        request.kv.committed = end
+        assert request.kv.row is not None
+        holdings.writer.write([RowWrite(request.kv.row, 0, request.kv.slots, request.rid)])
         layers, token = self._server.compute(request)
-        slots = request.slots[begin:]
+        slots = request.kv.slots[begin:]
         transfer = self._nic.begin(
             f"kv:{request.rid}:{request.epoch}",
             request.rid,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import lcm
+
 from kvsan.hooks import current
 
 from .config import EngineConfig
@@ -17,11 +19,13 @@ from .model import HEADS, Model
 from .policies import make_policy
 from .pools import KvPool, RowPool, StatePool
 from .probe import Probe
+from .profiling import profile
 from .radix_cache import RadixCache
 from .request import Output, Request
 from .row_writer import RowWriter
 from .scheduler import Scheduler
 from .shards import WHOLE, Shard
+from .states import PER_REQUEST, States
 from .streams import SimulatedDevice
 from .transfers import Carrier
 from .window import WindowedKvPool
@@ -30,7 +34,8 @@ from .window import WindowedKvPool
 class Engine:
     """One engine; everything it has is used by one thread only.
 
-    Of several tensor ranks, each has an engine with its `shard` and gets the same requests. `probe` has a method for each operation of kvsan's trace format; by default it is the one that kvsan installed.
+    Of several tensor ranks, each has an engine with its `shard` and gets the same requests. `probe` has a method for
+    each operation of kvsan's trace format; by default it is the one that kvsan installed.
     """
 
     def __init__(self, config: EngineConfig, probe: Probe | None = None, shard: Shard = WHOLE) -> None:
@@ -44,8 +49,11 @@ class Engine:
             self.kv: KvPool = WindowedKvPool(config.kv_tokens, config.page_size, probe, config.window, config.bug)
         else:
             self.kv = KvPool(config.kv_tokens, config.page_size, probe, heads=HEADS // shard.world)
-        self.states = STATE_POOLS.get(bug, StatePool)(config.rows, probe) if config.hybrid else None
-        self.cache = CACHES.get(bug, RadixCache)(self.kv, probe)
+        self.states: StatePool | None = None
+        if config.hybrid:
+            count = PER_REQUEST * (config.rows + 1) + config.cached_states
+            self.states = STATE_POOLS.get(bug, StatePool)(count, probe)
+        self.cache = CACHES.get(bug, RadixCache)(self.kv, probe, self.states)
         self.cache.rank = shard.rank
         self._device = SimulatedDevice(make_policy(config.schedule_policy, config.seed), probe)
         schedule, forward = self._device.stream("sched"), self._device.stream("fwd")
@@ -54,7 +62,10 @@ class Engine:
         )
         if isinstance(self.kv, WindowedKvPool):
             self.kv.connect(self._device, schedule, writer.rows_read)
-        holdings = HOLDINGS.get(bug, Holdings)(self.rows, self.kv, self.cache, self.states, writer)
+        states = None
+        if self.states is not None:
+            states = States(self.states, self.cache, lcm(config.track_interval, config.page_size), config.bug)
+        holdings = HOLDINGS.get(bug, Holdings)(self.rows, self.kv, self.cache, states, writer, probe, config.bug)
         model = Model(config.model_seed, hybrid=config.hybrid, window=config.window, shard=shard)
         runner = Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe)
         self.tier = self.decode_side = None
@@ -65,6 +76,7 @@ class Engine:
             nic = Carrier(self._device, "nic", runner.latest, probe)
             self.decode_side = DecodeSide(config, holdings, PrefillServer(model), nic, probe)
         self.scheduler = SCHEDULERS.get(bug, Scheduler)(config, holdings, runner, probe, self.tier, self.decode_side)
+        self.prefill_seconds = profile(self.scheduler, holdings, config, probe)
 
     @property
     def busy(self) -> bool:
@@ -89,7 +101,14 @@ class Engine:
         return self.scheduler.step()
 
     def totals(self) -> dict[str, int]:
-        """What is free and cached now, in rows and token slots."""
+        """What is free and cached now, in rows, token slots and states."""
+        states = {}
+        if self.states is not None:
+            states = {
+                "states": self.states.size,
+                "states_available": self.states.available,
+                "states_cached": sum(self.cache.state_counts()),
+            }
         return {
             "rows": self.rows.size,
             "rows_available": self.rows.available,
@@ -97,4 +116,5 @@ class Engine:
             "kv_available": self.kv.available,
             "kv_evictable": self.cache.evictable,
             "kv_protected": self.cache.protected,
+            **states,
         }

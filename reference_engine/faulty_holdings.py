@@ -10,9 +10,9 @@ from .request import Request
 class AbortUnlocksTwice(Holdings):
     """A request that goes without leaving anything in the cache is unlocked again."""
 
-    def release(self, request: Request, *, cache_upto: int = 0) -> None:
-        node = request.node
-        super().release(request, cache_upto=cache_upto)
+    def release(self, request: Request, *, cache_upto: int = 0, keep_states: bool = False) -> None:
+        node = request.kv.node
+        super().release(request, cache_upto=cache_upto, keep_states=keep_states)
         if node is not None and cache_upto == 0:
             self.cache.unlock(node, request.rid)
 
@@ -20,10 +20,10 @@ class AbortUnlocksTwice(Holdings):
 class AbortKeepsLock(Holdings):
     """A request that goes without leaving anything in the cache keeps its lock."""
 
-    def release(self, request: Request, *, cache_upto: int = 0) -> None:
-        if request.node is not None and cache_upto == 0:
-            request.node = self.cache.root
-        super().release(request, cache_upto=cache_upto)
+    def release(self, request: Request, *, cache_upto: int = 0, keep_states: bool = False) -> None:
+        if request.kv.node is not None and cache_upto == 0:
+            request.kv.node = self.cache.root
+        super().release(request, cache_upto=cache_upto, keep_states=keep_states)
 
 
 class MatchesWithoutLock(Holdings):
@@ -38,9 +38,9 @@ class MatchesWithoutLock(Holdings):
         super().extend(request, upto)
         self._hold_late(request)
 
-    def release(self, request: Request, *, cache_upto: int = 0) -> None:
+    def release(self, request: Request, *, cache_upto: int = 0, keep_states: bool = False) -> None:
         self._hold_late(request)
-        super().release(request, cache_upto=cache_upto)
+        super().release(request, cache_upto=cache_upto, keep_states=keep_states)
 
     def _hold_late(self, request: Request) -> None:
         if self.unlocked is request:
@@ -53,7 +53,7 @@ class FreesTailApart(Holdings):
 
     def _own_after_insert(self, request: Request, upto: int) -> list[int]:
         own = super()._own_after_insert(request, upto)
-        beyond = set(request.slots[len(request.tokens) - 1 :])
+        beyond = set(request.kv.slots[len(request.tokens) - 1 :])
         self.kv.give_back([slot for slot in own if slot not in beyond], request.rid)
         return [slot for slot in own if slot in beyond]
 
@@ -64,13 +64,13 @@ class KeysTheUnfinished(Holdings):
     def refined(self, request: Request, guess: list[int]) -> None:
         tokens = request.tokens + guess
         upto = len(tokens) - len(tokens) % self.kv.page_size
-        if upto <= len(request.tokens) or request.node is None:
+        if upto <= len(request.tokens) or request.kv.node is None:
             return
-        node, cached = self.cache.insert(tokens[:upto], request.slots[:upto], request.rid, request.adapter)
+        node, cached = self.cache.insert(tokens[:upto], request.kv.slots[:upto], request.rid, request.adapter)
         self.cache.lock(node, request.rid)
-        self.cache.attach(node, min(cached, request.published), request.rid)
-        self.cache.unlock(request.node, request.rid)
-        request.node, request.published = node, upto
+        self.cache.attach(node, min(cached, request.kv.protected), request.rid)
+        self.cache.unlock(request.kv.node, request.rid)
+        request.kv.node, request.kv.protected = node, upto
 
 
 HOLDINGS: dict[str, type[Holdings]] = {

@@ -10,7 +10,7 @@ class ForgetsTheTail(Sessions):
     """A turn goes on behind what is computed, as if nothing had been allocated beyond."""
 
     def _resumed(self, session: Session) -> list[int]:
-        return session.slots[: session.computed]
+        return session.kv.slots[: session.kv.committed]
 
 
 SESSIONS: dict[str, type[Sessions]] = {bugs.SESSION_TAIL: ForgetsTheTail}

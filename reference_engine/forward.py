@@ -42,13 +42,17 @@ class _PagedMemory:
         return self.kv.keys[layer][slots], self.kv.values[layer][slots]
 
     def state(self, layer: int, span: int) -> Array:
-        assert self.states is not None
-        state: Array = self.states.data[self.items[span].state, layer]
+        use = self.items[span].state
+        assert self.states is not None and use is not None
+        state: Array = self.states.data[use.slot, layer]
         return state
 
-    def keep_state(self, layer: int, span: int, state: Array) -> None:
-        assert self.states is not None
-        self.states.data[self.items[span].state, layer] = state
+    def keep_states(self, layer: int, span: int, states: Array) -> None:
+        item = self.items[span]
+        assert self.states is not None and item.state is not None
+        self.states.data[item.state.slot, layer] = states[-1]
+        if item.state.track is not None:
+            self.states.data[item.state.track, layer] = states[item.state.track_at - item.start - 1]
 
 
 class Forward:
@@ -131,8 +135,9 @@ class Forward:
             inputs = [int(self._last_drawn[item.row])] if item.tokens is None else item.tokens
             spans.append(Span(len(tokens), len(tokens) + len(inputs), item.start, item.request.adapter))
             tokens += inputs
-            if self._states is not None and item.start == 0:
-                self._states.data[item.state] = 0.0
+            use = item.state
+            if self._states is not None and use is not None and use.source is not None:
+                self._states.data[use.slot] = self._states.data[use.source] if use.source else 0.0
         memory = _PagedMemory(self._kv, self._states, written, captured, items)
         hidden = self._model.forward(np.array(tokens, dtype=np.int64), spans, memory)
         for item, span in zip(items, spans, strict=True):
@@ -149,19 +154,24 @@ class Forward:
                 self._states.data[0] = 1.0
 
     def _tell_data(self, batch: Batch) -> None:
-        """Tells kvsan which slots the batch writes, and which states it clears, reads and writes."""
+        """Tells kvsan which slots the batch writes, and which states it clears, copies, reads and writes."""
         if not self._probe.data:
             return
         for item in batch.items:
             who = {"owner": item.request.rid, "batch": batch.name, "agent": self._stream.name}
-            self._kv.tell_data(
-                item.request.slots[: item.upto], item.start, batch.name, item.request.rid, self._stream.name
-            )
-            if self._states is not None:
-                if item.start == 0:
-                    self._probe.write(STATES, item.state, **who)
-                self._probe.read(STATES, item.state, **who)
-                self._probe.write(STATES, item.state, **who)
+            slots = item.request.kv.slots[: item.upto]
+            self._kv.tell_data(slots, item.start, batch.name, item.request.rid, self._stream.name)
+            use = item.state
+            if use is None:
+                continue
+            if use.source is not None:
+                if use.source:
+                    self._probe.read(STATES, use.source, **who)
+                self._probe.write(STATES, use.slot, **who)
+            self._probe.read(STATES, use.slot, **who)
+            self._probe.write(STATES, use.slot, **who)
+            if use.track is not None:
+                self._probe.write(STATES, use.track, **who)
         if _has_padding(batch):
             for pool in (self._kv.name,) if self._states is None else (self._kv.name, STATES):
                 self._probe.write(pool, 0, batch=batch.name, agent=self._stream.name)

@@ -1,8 +1,8 @@
 """Tokens that a step computes before they are known: drafts that are verified at once, and blocks that are refined.
 
-A draft continues the text as it went on after an earlier occurrence of its end (prompt lookup). What the model draws after
-each of its tokens shows how far it was right. A block begins as masks; every step computes it anew, in the same row and
-slots, and replaces each token by what was drawn for its place, until the last step makes it final.
+A draft continues the text as it went on after an earlier occurrence of its end (prompt lookup). What the model draws
+after each of its tokens shows how far it was right. A block begins as masks; every step computes it anew, in the same
+row and slots, and replaces each token by what was drawn for its place, until the last step makes it final.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Guesses:
     def reach(self, request: Request) -> int:
         """How many positions the request needs slots for in its next decode."""
         if not self._config.guesses:
-            return request.computed + 1
+            return request.kv.committed + 1
         return len(request.tokens) + len(self.of(request))
 
     def settled(self, item: Item, drawn: list[int]) -> list[int]:
@@ -69,18 +69,18 @@ class Guesses:
         if item.guess is None:
             if not (block and request.output):
                 return drawn
-            request.computed = known - 1
+            request.kv.committed = known - 1
             return []  # it was retracted, and goes on with a block, not with one token
         if not block:
             stands = accepted(item.guess, drawn)
-            request.computed = known - 1 + len(stands)
+            request.kv.committed = known - 1 + len(stands)
             return stands
         request.refined += 1
         if request.refined < self._config.refine_steps:
-            request.computed = known - 1
+            request.kv.committed = known - 1
             request.guess = drawn[:-1]
             self._holdings.refined(request, request.guess)
             return []
-        request.computed = known
+        request.kv.committed = known
         request.guess, request.refined = None, 0
         return drawn

@@ -1,55 +1,81 @@
-"""What requests hold: every row, token slot, state, share and lock of a request is taken and given back here."""
+"""What requests hold: every row, token slot, state, share and lock of a request is taken and given back here.
+
+The record of a request (`record`) says what that is, and nothing else does: whether a row is used again, what is given
+back and what kvsan is told is read from it. `release` is the one way in which a request gives back what it holds.
+"""
 
 from __future__ import annotations
 
-from .pools import KvPool, RowPool, StatePool
-from .radix_cache import RadixCache
+from . import bugs
+from .pools import ROWS, KvPool, RowPool
+from .probe import Probe
+from .radix_cache import Node, RadixCache
+from .record import KvRecord
 from .request import Request
 from .row_writer import RowWrite, RowWriter
+from .states import States
 
 
 class Holdings:
-    """Takes and gives back what requests hold.
-
-    `states` is None for a model without recurrent layers. With states there is no prefix cache: a cached prefix would
-    need the state after its last token.
-    """
+    """Takes and gives back what requests hold. `states` is None for a model without recurrent layers."""
 
     def __init__(
-        self, rows: RowPool, kv: KvPool, cache: RadixCache, states: StatePool | None, writer: RowWriter
+        self,
+        rows: RowPool,
+        kv: KvPool,
+        cache: RadixCache,
+        states: States | None,
+        writer: RowWriter,
+        probe: Probe,
+        bug: str | None = None,
     ) -> None:
         self.rows = rows
         self.kv = kv
         self.cache = cache
         self.states = states
         self.writer = writer
+        self._probe = probe
+        self._bug = bug
 
-    def find_prefix(self, request: Request) -> None:
-        """Gives a request that holds nothing the cached prefix of its tokens, but for the last token."""
+    def find_prefix(self, request: Request) -> bool:
+        """Gives a request without token slots the cached prefix of its tokens, but for the last token, and states where
+        the model needs them; False if there are too few states."""
+        record, owner = request.kv, request.rid
         node = self.cache.root
-        if self.states is None and request.rejected is None:
-            node = self.cache.match(request.tokens[:-1], request.rid, request.adapter)
-        request.node = node
-        request.slots = [slot for step in node.path() for slot in step.slots]
-        request.computed = request.published = len(request.slots)
+        if request.rejected is None:
+            node = self.cache.match(request.tokens[:-1], owner, request.adapter)
+        record.node = node
+        record.slots = node.path_slots()
+        record.protected = record.allocated
         self._hold_prefix(request)
+        return self.states is None or self.states.start(record, node, owner)
 
     def _hold_prefix(self, request: Request) -> None:
         """Locks the prefix that was found, and shares its slots."""
-        assert request.node is not None
-        self.cache.lock(request.node, request.rid)
-        self.cache.attach(request.node, 0, request.rid)
+        node = request.kv.node
+        assert node is not None
+        self.cache.lock(node, request.rid)
+        self.cache.attach(node, 0, request.rid)
 
-    def take_row(self, request: Request) -> None:
-        """Gives the request a row, and a state where the model needs one."""
-        request.row = self.rows.take(request.rid)
-        if self.states is not None and request.state is None:
-            request.state = self.states.take(request.rid)
+    def claim_row(self, request: Request) -> bool:
+        """Gives the request a row unless its record says that it has one; whether the row is a new one."""
+        record = request.kv
+        holds_row = record.committed > 0 if self._bug == bugs.REUSE_FROM_LENGTH else not record.released
+        if record.released:
+            record.committed = record.allocated
+        record.released = False
+        if holds_row and record.row is not None:
+            self._probe.reuse(ROWS, record.row, owner=request.rid)
+            return False
+        record.row = self.rows.take(request.rid)
+        return True
 
     def give_row(self, request: Request) -> None:
-        if request.row is not None:
-            self.rows.give_back(request.row, request.rid)
-            request.row = None
+        """Takes the request's row back, if it has one."""
+        record = request.kv
+        if not record.released and record.row is not None:
+            self.rows.give_back(record.row, request.rid)
+        record.row, record.released = None, True
 
     def has_room(self, demand: int) -> bool:
         """Whether that many slots are free or can be evicted."""
@@ -57,72 +83,117 @@ class Holdings:
 
     def demand(self, request: Request, upto: int) -> int:
         """How many free slots it takes to give the request slots for the positions below `upto`."""
-        return self.kv.demand(len(request.slots), max(0, upto - len(request.slots)))
+        held = request.kv.allocated
+        return self.kv.demand(held, max(0, upto - held))
 
     def extend(self, request: Request, upto: int) -> None:
         """Gives the request slots for the positions below `upto`; the caller has checked that there is room."""
+        record = request.kv
         self.cache.evict(self.demand(request, upto) - self.kv.available)
-        request.slots += self.kv.extend(request.slots, upto - len(request.slots), request.rid)
-        self.kv.slide(request.slots, request.published, request.computed, request.rid)
+        record.slots += self.kv.extend(record.slots, upto - record.allocated, request.rid)
+        self.kv.slide(record.slots, record.protected, record.committed, request.rid)
 
     def publish(self, request: Request, upto: int) -> None:
-        """Puts the request's pages below `upto` into the prefix cache; the request goes on as a sharer.
+        """Puts the request's pages below `upto` into the prefix cache, with recurrent layers only those up to the
+        latest tracked state, and that state; the request goes on as a sharer.
 
         Where the cache has the same tokens already, the request's slots are replaced by the cache's, but not while a
         batch that captured them is outstanding: then the request keeps its duplicates until it ends.
         """
-        upto -= upto % self.kv.page_size
-        if self.states is not None or upto <= request.published or request.node is None:
+        record, owner, former = request.kv, request.rid, request.kv.node
+        upto = self._cacheable(record, upto)
+        if upto <= record.protected or former is None:
             return
-        begin, owner = request.published, request.rid
-        node, cached = self.cache.insert(
-            request.tokens[:upto], request.slots[:upto], owner, request.adapter, recover=not request.outstanding
-        )
+        begin = record.protected
+        node, cached = self._insert(request, upto, replace=True)
         self.cache.lock(node, owner)
-        if cached > begin and request.outstanding:
-            request.duplicates += request.slots[begin:cached]
+        if cached > begin and request.outstanding and not self._remaps_captured():
+            record.duplicates += record.slots[begin:cached]
             self.cache.attach(node, cached, owner)
         else:
             self.cache.attach(node, begin, owner)
-            self._replace(request, begin, [slot for step in node.path() for slot in step.slots][begin:cached])
-        self.cache.unlock(request.node, owner)
-        request.node, request.published = node, upto
+            self._replace(request, begin, node.path_slots()[begin:cached])
+        self.cache.unlock(former, owner)
+        record.node, record.protected = node, upto
 
     def refined(self, request: Request, guess: list[int]) -> None:
         """A block was computed, but is not final: it stays the request's own."""
 
-    def release(self, request: Request, *, cache_upto: int = 0) -> None:
-        """Takes back everything that the request holds; its pages below `cache_upto` stay in the prefix cache."""
-        owner, node = request.rid, request.node
-        if node is not None:
-            duplicates = set(request.duplicates)
-            shared = [slot for slot in request.slots[: request.published] if slot not in duplicates]
+    def release(self, request: Request, *, cache_upto: int = 0, keep_states: bool = False) -> None:
+        """Takes back everything that the record says, but for the states if the request is to start again at once; the
+        request's pages below `cache_upto` stay in the prefix cache."""
+        record, owner = request.kv, request.rid
+        request.epoch += 1
+        request.guess, request.refined = None, 0
+        if record.node is not None:
+            duplicates = set(record.duplicates)
+            shared = [slot for slot in record.slots[: record.protected] if slot not in duplicates]
             self.kv.give_back(self._own_after_insert(request, cache_upto), owner)
             self.cache.detach(shared, owner)
-            self.cache.unlock(node, owner)
+            self.cache.unlock(record.node, owner)
+        had_row, row = not record.released, record.row
         self.give_row(request)
-        if self.states is not None and request.state is not None:
-            self.states.give_back(request.state, owner)
-        request.state = request.node = None
-        request.slots, request.duplicates = [], []
-        request.computed = request.published = 0
-        request.guess, request.refined = None, 0
-        request.epoch += 1
+        if self.states is not None and not keep_states and (had_row or self._bug != bugs.STATE_WITH_ROW):
+            self.states.give_back(record, owner)
+        request.kv = KvRecord(state=record.state, tracking=record.tracking) if keep_states else KvRecord()
+        if self._bug == bugs.REUSE_FROM_LENGTH:
+            request.kv.row, request.kv.committed = row, record.committed
+        self.tell_record(request)
+
+    def tell_record(self, request: Request) -> None:
+        """Tells kvsan what the record says."""
+        record = request.kv
+        self._probe.kv_record(
+            owner=request.rid,
+            row=None if record.released else record.row,
+            allocated=record.allocated,
+            committed=0 if record.released else record.committed,
+            protected=record.protected,
+        )
 
     def _own_after_insert(self, request: Request, upto: int) -> list[int]:
-        """Gives the cache the pages from `published` to `upto`; returns the slots that are still the request's own."""
-        upto -= upto % self.kv.page_size
-        if self.states is not None or upto <= request.published:
-            return request.duplicates + request.slots[request.published :]
-        _, cached = self.cache.insert(request.tokens[:upto], request.slots[:upto], request.rid, request.adapter)
-        return request.duplicates + request.slots[request.published : cached] + request.slots[upto:]
+        """Gives the cache the pages from `protected` to `upto`; returns the slots that are still the request's own."""
+        record = request.kv
+        upto = self._cacheable(record, upto)
+        if upto <= record.protected:
+            return record.duplicates + record.slots[record.protected :]
+        _, cached = self._insert(request, upto, replace=False)
+        return record.duplicates + record.slots[record.protected : cached] + record.slots[upto:]
+
+    def _cacheable(self, record: KvRecord, upto: int) -> int:
+        """How far the request's positions can go into the cache: whole pages; up to a state where there are any."""
+        if self.states is not None:
+            tracking = self.states.tracked(record, upto)
+            upto = tracking.position if tracking is not None else 0
+        return upto - upto % self.kv.page_size
+
+    def _insert(self, request: Request, upto: int, *, replace: bool) -> tuple[Node, int]:
+        record = request.kv
+        node, cached = self.cache.insert(
+            request.tokens[:upto],
+            record.slots[:upto],
+            request.rid,
+            request.adapter,
+            recover=not (replace and request.outstanding),
+        )
+        if self.states is not None:
+            tracking = self.states.tracked(record, upto)
+            assert tracking is not None
+            self.states.donate(record, tracking, node, request.rid, replace=replace)
+        return node, cached
+
+    def _remaps_captured(self) -> bool:
+        if self._bug == bugs.CAPTURE_BEFORE_PUBLICATION:
+            return self.states is not None
+        return self._bug == bugs.PUBLICATION_REMAPS
 
     def _replace(self, request: Request, begin: int, slots: list[int]) -> None:
         """Gives the request's own slots from position `begin` on back and puts the cache's in their place."""
         if not slots:
             return
-        assert request.row is not None
+        record = request.kv
+        assert record.row is not None
         end = begin + len(slots)
-        self.kv.give_back(request.slots[begin:end], request.rid)
-        request.slots[begin:end] = slots
-        self.writer.write([RowWrite(request.row, begin, slots, request.rid)])
+        self.kv.give_back(record.slots[begin:end], request.rid)
+        record.slots[begin:end] = slots
+        self.writer.write([RowWrite(record.row, begin, slots, request.rid)])

@@ -53,8 +53,8 @@ class Memory(Protocol):
     def state(self, layer: int, span: int) -> Array:
         """The request's recurrent state, shape [dim], before the span's first token."""
 
-    def keep_state(self, layer: int, span: int, state: Array) -> None:
-        """Keeps the state after the span's last token."""
+    def keep_states(self, layer: int, span: int, states: Array) -> None:
+        """Takes the states after each of the span's tokens, shape [tokens, dim]; the last one must be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Model:
             for token in range(span.begin, span.end):
                 state = keep[token] * state + inputs[token]
                 states[token] = state
-            memory.keep_state(index, number, state)
+            memory.keep_states(index, number, states[span.begin : span.end])
         return states * gates
 
 

@@ -28,7 +28,7 @@ class Scratch:
     def state(self, layer: int, span: int) -> Array:
         return np.zeros(DIM)
 
-    def keep_state(self, layer: int, span: int, state: Array) -> None:
+    def keep_states(self, layer: int, span: int, states: Array) -> None:
         pass
 
 

@@ -48,22 +48,32 @@ class RowPool:
 
 
 class StatePool:
-    """Recurrent states, one for each request, shape [layers, dim]. Slot 0 is padding."""
+    """Recurrent states, shape [layers, dim] each. Slot 0 is padding."""
 
     def __init__(self, states: int, probe: Probe) -> None:
         self.data = np.full((states + 1, LAYERS, DIM), np.nan)
+        self.size = states
         self._free = deque(range(1, states + 1))
         self._probe = probe
         probe.pool(STATES, kind="state", size=states + 1, page=1, reserved=[0], init=True)
 
-    def take(self, owner: str) -> int:
-        slot = self._free.popleft()
-        self._probe.alloc(STATES, slot, owner=owner)
-        return slot
+    @property
+    def available(self) -> int:
+        return len(self._free)
 
-    def give_back(self, slot: int, owner: str) -> None:
-        self._free.append(slot)
-        self._probe.free(STATES, slot, owner=owner)
+    def take(self, count: int, owner: str) -> list[int]:
+        """That many states; the caller has checked that there are."""
+        slots = [self._free.popleft() for _ in range(count)]
+        self._probe.alloc(STATES, slots, owner=owner)
+        return slots
+
+    def give_back(self, slots: list[int], owner: str) -> None:
+        self.reclaim(slots)
+        self._probe.free(STATES, slots, owner=owner)
+
+    def reclaim(self, slots: list[int]) -> None:
+        """Puts the slots into the free list."""
+        self._free.extend(slots)
 
 
 class KvPool:

@@ -1,4 +1,4 @@
-"""The prefix cache: a radix tree over pages of tokens, whose nodes hold token slots."""
+"""The prefix cache: a radix tree over pages of tokens, whose nodes hold token slots and recurrent states."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from .pools import KvPool
+from .pools import STATES, KvPool, StatePool
 from .probe import Probe
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """Some pages of tokens below their parent's. `locks` counts the locks of the node and of everything below it."""
+    """Some pages of tokens below their parent's. `locks` counts the locks of the node and of everything below it;
+    `state` is the slot of the recurrent state after the node's last token, None where it is not cached."""
 
     name: str
     parent: Node | None
     tokens: list[int]
     slots: list[int]
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
+    state: int | None = None
     locks: int = 0
     last_used: int = 0
 
@@ -43,13 +45,14 @@ class Node:
 class RadixCache:
     """Token sequences and the slots that hold their keys and values, in whole pages.
 
-    A slot in the tree belongs to its node. Who uses a node's slots locks the node, which protects its ancestors too.
-    `evictable` and `protected` count the slots of nodes without and with locks. Each key domain `ns` (an adapter) has a
-    tree of its own, since its keys and values are its own. `inserted` is called with each new node, `evicting` with each
-    leaf that is about to be given back.
+    For a model with recurrent layers a prefix can be used only up to a position whose state is cached too. A slot in
+    the tree, and a state, belongs to its node. Who uses a node's slots locks the node, which protects its ancestors
+    too. `evictable` and `protected` count the slots of nodes without and with locks. Each key domain `ns` (an adapter)
+    has a tree of its own, since its keys and values are its own. `inserted` is called with each new node, `evicting`
+    with each leaf that is about to be given back.
     """
 
-    def __init__(self, kv: KvPool, probe: Probe, *, prefix: str = "n") -> None:
+    def __init__(self, kv: KvPool, probe: Probe, states: StatePool | None = None, *, prefix: str = "n") -> None:
         self.root = Node("root", None, [], [])
         self._roots: dict[str | None, Node] = {None: self.root}
         self.rank = 0
@@ -60,16 +63,20 @@ class RadixCache:
         self.inserted: Callable[[Node], object] = lambda node: None
         self.evicting: Callable[[Node], object] = lambda leaf: None
         self._page = kv.page_size
+        self._states = states
+        self._with_state: list[Node] = []
         self._probe = probe
         self._names = (f"{prefix}{number}" for number in count(1))
         self._clock = count(1)
 
     def match(self, tokens: list[int], owner: str, ns: str | None = None) -> Node:
-        """The node down to which whole pages of the tokens are cached; splits a node that is matched in part."""
+        """The node down to which whole pages of the tokens can be used; splits a node that is matched in part."""
         node, cached = self._walk(tokens, ns)
         usable = self.kv.usable(node.path_slots())
         if usable < cached:
             node, _ = self._walk(tokens[:usable], ns)
+        while self._states is not None and node.parent is not None and node.state is None:
+            node = node.parent
         if node.parent is not None:
             self._probe.match(node=node.name, owner=owner, ns=ns)
         return node
@@ -96,6 +103,12 @@ class RadixCache:
         self.kv.tell_insert(child.slots, owner, child.name, parent, ns)
         self.inserted(child)
         return child, cached
+
+    def add_state(self, node: Node, slot: int, owner: str) -> None:
+        """The owner's state slot passes to the node, which has none yet."""
+        node.state = slot
+        self._with_state.append(node)
+        self._probe.insert(STATES, slot, owner=owner, node=node.name)
 
     def attach(self, node: Node, begin: int, owner: str) -> None:
         """Tells kvsan that the owner shares the path's slots for positions from `begin` on."""
@@ -137,6 +150,19 @@ class RadixCache:
             slots -= len(leaf.slots)
             self._remove(leaf)
 
+    def evict_states(self, states: int) -> None:
+        """Gives back states of nodes without locks, least recently used first, until that many are free again."""
+        while states > 0 and (nodes := [node for node in self._with_state if node.locks == 0]):
+            node = min(nodes, key=lambda node: node.last_used)
+            self._probe.evict(STATES, node.state)
+            self._drop_state(node)
+            states -= 1
+
+    def state_counts(self) -> tuple[int, int]:
+        """How many states nodes without locks hold, and how many those with locks."""
+        protected = sum(node.locks > 0 for node in self._with_state)
+        return len(self._with_state) - protected, protected
+
     def _remove(self, leaf: Node) -> None:
         assert leaf.parent is not None
         self.evicting(leaf)
@@ -144,6 +170,13 @@ class RadixCache:
         self.evictable -= len(leaf.slots)
         self._probe.evict(node=leaf.name)
         self.kv.reclaim(leaf.slots)
+        self._drop_state(leaf)
+
+    def _drop_state(self, node: Node) -> None:
+        if self._states is not None and node.state is not None:
+            self._states.reclaim([node.state])
+            self._with_state.remove(node)
+            node.state = None
 
     def _victim(self, leaves: list[Node]) -> Node:
         """The leaf that goes first; on every tensor rank the same."""

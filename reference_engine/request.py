@@ -1,15 +1,12 @@
-"""A request: what the client wants, what was generated, and what it holds."""
+"""A request: what the client wants, what was generated, and its record of what it holds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
 
+from .record import KvRecord
 from .tokenizer import EOS
-
-if TYPE_CHECKING:
-    from .radix_cache import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +31,10 @@ class Finish(str, Enum):
 class Request:
     """One request in the scheduler.
 
-    Requests of a higher `priority` are admitted first and retracted last. `slots[p]` is the token slot of position p, the host's copy of the row. Positions below `published` stand in the
-    prefix cache under `node`, which the request locks; the request shares those slots except the `duplicates`, which
-    are its own although the cache has the same tokens in other slots. Everything from `published` on is its own.
-    `computed` positions have their KV, or will when what is launched has run. `epoch` counts retractions and the end:
-    results of a batch that was launched in an earlier epoch do not concern the request any more. `guess` is the block
-    that was computed last, `refined` how often; both are for block diffusion.
+    `kv` is what it holds. Requests of a higher `priority` are admitted first and retracted last. `epoch` counts
+    retractions and the end: results of a batch that was launched in an earlier epoch do not concern the request any
+    more. `outstanding` counts the launched batches whose results were not seen. `guess` is the block that was computed
+    last, `refined` how often; both are for block diffusion.
     """
 
     rid: str
@@ -49,13 +44,7 @@ class Request:
     session: str | None = None
     priority: int = 0
     output: list[int] = field(default_factory=list)
-    row: int | None = None
-    state: int | None = None
-    slots: list[int] = field(default_factory=list)
-    computed: int = 0
-    published: int = 0
-    duplicates: list[int] = field(default_factory=list)
-    node: Node | None = None
+    kv: KvRecord = field(default_factory=KvRecord)
     cached_tokens: int = 0
     epoch: int = 0
     outstanding: int = 0

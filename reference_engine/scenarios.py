@@ -25,8 +25,8 @@ def scenario(
 ) -> Scenario:
     """The workload for the bug of that name; KeyError if there is none.
 
-    `biting` gives a workload that shows the bug's consequence, where the usual one ends before it would. The bugs of the
-    mixed chunk need the overlapped loop, as in history.
+    `biting` gives a workload that shows the bug's consequence, where the usual one ends before it would. The bugs of
+    the mixed chunk need the overlapped loop, as in history.
     """
     base = EngineConfig(page_size=page_size, loop=loop, schedule_policy=schedule_policy, seed=seed, bug=name)
     for builders in (tier_scenarios.BUILDERS, window_scenarios.BUILDERS):
@@ -65,22 +65,103 @@ def _rejected_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenario
 
 def _retracted_in_mixed_batch(base: EngineConfig, rng: random.Random) -> Scenario:
     """`a` and `b` decode; `retracted` is prefilled with them in one mixed batch, which takes the last free page, and is
-    retracted in the next step. When all is over, four requests come at once for three rows, of which one is in the free
-    list twice: two requests share it."""
+    retracted in the next step. `then` five requests come at once for four rows and more than four free ones: one is
+    in the list twice, and two requests share it."""
     page = base.page_size
     step = rng.randint(3, 8)
     held = 16 * rng.randint(1, 2)
     prompt = 16 * rng.randint(1, 3)
-    rest = SamplingParams(12, ignore_eos=True)
+    rest = SamplingParams(step + 8, ignore_eos=True)
     arrivals = [
         Arrival(0, "a", random_text(rng, held - step + 1), rest),
         Arrival(0, "b", random_text(rng, held - step + 1), rest),
         Arrival(step, "retracted", random_text(rng, prompt), SamplingParams(12, ignore_eos=True)),
     ]
-    late = tuple(f"late-{number}" for number in range(4))
-    arrivals += [Arrival(100, rid, random_text(rng, 6), SamplingParams(6, ignore_eos=True)) for rid in late]
-    config = replace(base, rows=3, mixed_chunk=True, context_len=128, kv_tokens=2 * held + prompt + 2 * page)
-    return Scenario(config, arrivals, late)
+    late = tuple(f"late-{number}" for number in range(5))
+    then = [Arrival(100, rid, random_text(rng, 6), SamplingParams(6, ignore_eos=True)) for rid in late]
+    config = replace(base, rows=4, mixed_chunk=True, context_len=128, kv_tokens=2 * held + prompt + 2 * page)
+    return Scenario(config, arrivals, late, then)
+
+
+def _profiled(base: EngineConfig, rng: random.Random) -> Scenario:
+    """The longest profiled prefill has two chunks, of which the first stands in the cache when it gives back what it
+    used. `then` comes a request that needs those pages."""
+    hybrid = rng.random() < 0.5
+    chunk = 16 * rng.randint(2, 4)
+    config = replace(
+        base,
+        rows=2,
+        context_len=256,
+        kv_tokens=3 * chunk,
+        chunked_prefill_size=chunk,
+        hybrid=hybrid,
+        profile_sizes=1 if hybrid else 2,
+        profile_chunks=2,
+    )
+    short = Arrival(0, "short", random_text(rng, rng.randint(4, chunk)), SamplingParams(4))
+    long = Arrival(40, "long", random_text(rng, 2 * chunk + rng.randint(8, 20)), SamplingParams(4))
+    return Scenario(config, [short], (), [long])
+
+
+def _retracted_once(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`first` and `victim` decode until `victim` is retracted; it goes on when `first` is done. `then` three requests
+    come for two rows, of which one is in the free list twice."""
+    arrivals = [
+        Arrival(0, rid, random_text(rng, 16 + rng.randint(0, 8)), SamplingParams(44, ignore_eos=True))
+        for rid in ("first", "victim")
+    ]
+    late = tuple(f"late-{number}" for number in range(3))
+    then = [Arrival(200, rid, random_text(rng, 6), SamplingParams(6, ignore_eos=True)) for rid in late]
+    return Scenario(replace(base, rows=2, context_len=128, kv_tokens=96), arrivals, late, then)
+
+
+def _equal_prompts(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`first` and `victim` are prefilled in one batch with the same prompt, long enough for a tracked state."""
+    prompt = random_text(rng, rng.randint(17, 60))
+    arrivals = [
+        Arrival(0, rid, prompt, SamplingParams(rng.randint(2, 9), ignore_eos=True)) for rid in ("first", "victim")
+    ]
+    return Scenario(replace(base, hybrid=True, chunked_prefill_size=128), arrivals, ())
+
+
+def _cached_prompt(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`victim` has the prompt of `first`, whole pages, when all of it is in the cache."""
+    prompt = random_text(rng, 16 * rng.randint(1, 4))
+    arrivals = [
+        Arrival(0, "first", prompt, SamplingParams(3, ignore_eos=True)),
+        Arrival(10, "victim", prompt, SamplingParams(rng.randint(2, 9), ignore_eos=True)),
+    ]
+    return Scenario(base, arrivals, ())
+
+
+def _first_in_its_state(base: EngineConfig, rng: random.Random) -> Scenario:
+    """One request, whose state nobody has cleared."""
+    arrival = Arrival(0, "victim", random_text(rng, rng.randint(2, 40)), SamplingParams(rng.randint(2, 9)))
+    return Scenario(replace(base, hybrid=True), [arrival], ("victim",))
+
+
+def _donor(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`donor` leaves its tracked state in the cache and gives its slot back. `then` come others, who are given the
+    slot, and `victims`, which begin from it."""
+    prompt = random_text(rng, 16 * rng.randint(1, 3) + 1)
+    donor = Arrival(0, "donor", prompt, SamplingParams(rng.randint(2, 6), ignore_eos=True))
+    then = [Arrival(20 + 10 * n, f"other-{n}", random_text(rng, 12), SamplingParams(3)) for n in range(5)]
+    victims = ("victim-0", "victim-1", "victim-2")
+    for number, rid in enumerate(victims):
+        last = random_text(rng, 1)
+        then.append(Arrival(80 + 10 * number, rid, prompt[:-1] + last, SamplingParams(6, ignore_eos=True)))
+    config = replace(base, hybrid=True, rows=1, cached_states=1, context_len=128)
+    return Scenario(config, [donor], victims, then)
+
+
+def _aborted_in_the_queue(base: EngineConfig, rng: random.Random) -> Scenario:
+    """`first` has most token slots; `aborted` is matched, has its states, waits for room, and is aborted."""
+    step = rng.randint(1, 5)
+    arrivals = [
+        Arrival(0, "first", random_text(rng, 48), SamplingParams(30, ignore_eos=True)),
+        Arrival(step, "aborted", random_text(rng, 60), SamplingParams(4), abort_at=step + rng.randint(1, 12)),
+    ]
+    return Scenario(replace(base, hybrid=True, rows=2, context_len=128, kv_tokens=96), arrivals, ())
 
 
 _BUILDERS: dict[str, Builder] = {
@@ -88,6 +169,13 @@ _BUILDERS: dict[str, Builder] = {
     bugs.ABORT_KEEPS_ROW: _rejected_in_mixed_batch,
     bugs.ABORT_STILL_LEAKS: _rejected_in_mixed_batch,
     bugs.ABORT_DOUBLE_RELEASE: _retracted_in_mixed_batch,
+    bugs.PROFILING_BY_HAND: _profiled,
+    bugs.REUSE_FROM_LENGTH: _retracted_once,
+    bugs.CAPTURE_BEFORE_PUBLICATION: _equal_prompts,
+    bugs.PUBLICATION_REMAPS: _cached_prompt,
+    bugs.STATE_NOT_CLEARED: _first_in_its_state,
+    bugs.DONATED_NOT_REPLACED: _donor,
+    bugs.STATE_WITH_ROW: _aborted_in_the_queue,
     **cache_scenarios.BUILDERS,
     **release_scenarios.BUILDERS,
 }

@@ -19,7 +19,7 @@ from .forward import Forward
 from .guesses import Guesses
 from .holdings import Holdings
 from .host_tier import HostTier
-from .pools import KV, ROWS
+from .pools import KV, ROWS, STATES
 from .probe import Probe
 from .request import Finish, Output, Request
 from .row_writer import RowWrite
@@ -113,6 +113,14 @@ class Scheduler:
         self._checkpoint()
         return outputs
 
+    def prefill_alone(self, request: Request) -> None:
+        """Prefills a request while nothing else runs; it keeps what it holds, and its token is forgotten."""
+        self.waiting.append(request)
+        while self.waiting or self.chunked is not None:
+            self._launch(Batch(next(self._names), self._prefill_items(), mixed=False))
+            self._forward.result(self.in_flight.popleft())
+            request.outstanding -= 1
+
     # Planning: which requests, how far.
 
     def _next_batch(self) -> Batch | None:
@@ -160,8 +168,8 @@ class Scheduler:
         return True
 
     def _next_chunk(self, request: Request, budget: int) -> Item | None:
-        self._holdings.publish(request, request.computed)
-        upto = min(len(request.tokens), request.computed + budget)
+        self._holdings.publish(request, request.kv.committed)
+        upto = min(len(request.tokens), request.kv.start + budget)
         if not self._fits(self._holdings.demand(request, upto)):
             self.chunked = request
             if not self.running:
@@ -170,8 +178,6 @@ class Scheduler:
         if self._config.bug == bugs.ROW_REALLOC:
             self._holdings.give_row(request)
             self._writes_after_reads = False
-        elif request.row is not None:
-            self._probe.reuse(ROWS, request.row, owner=request.rid)
         return self._prefill(request, upto)
 
     def _admit(self, request: Request, budget: int) -> Item | None:
@@ -180,22 +186,23 @@ class Scheduler:
         if not resumed:
             if self._tier is not None and not self._tier.prefix_ready(request.tokens[:-1]):
                 return None
-            self._holdings.find_prefix(request)
-        upto = min(len(request.tokens), request.computed + budget)
+            if not self._holdings.find_prefix(request):
+                self._holdings.release(request)
+                return None
+        upto = min(len(request.tokens), request.kv.start + budget)
         reserve = self._config.page_size * len(self.running)
         if not self._fits(self._holdings.demand(request, upto) + reserve):
             if resumed and self.running:
                 self.sessions.keep(request)
             else:
-                self._holdings.release(request)
+                self._holdings.release(request, keep_states=True)
             return None
-        request.cached_tokens = request.computed
+        request.cached_tokens = request.kv.start
         return self._prefill(request, upto)
 
     def _prefill(self, request: Request, upto: int) -> Item:
-        start, tokens = request.computed, request.tokens
-        if request.row is None:
-            self._holdings.take_row(request)
+        start, tokens = request.kv.start, request.tokens
+        if self._holdings.claim_row(request):
             self._map(request, 0, start)
         if upto < len(tokens):
             self.chunked = request
@@ -212,8 +219,8 @@ class Scheduler:
             if request.rejected is not None:
                 self._end(request, Finish.ABORT)
                 continue
-            assert request.row is not None
-            self._forward.prime(request.row, token)
+            assert request.kv.row is not None
+            self._forward.prime(request.kv.row, token)
             self.running.append(request)
             self._take_tokens(request, [token], first=True)
 
@@ -233,34 +240,37 @@ class Scheduler:
             victim = self.chunked if self.chunked is not None and len(self.running) == 1 else self._least()
             self._retract(victim)
         if not self._config.guesses:
-            return [self._extend(request, request.computed + 1, None, samples=True) for request in self.running]
+            return [self._extend(request, request.kv.start + 1, None, samples=True) for request in self.running]
         return [self._guess(request) for request in self.running]
 
     def _guess(self, request: Request) -> Item:
         """A decode of all that is known and not computed, and a guess."""
         guess = self._guesses.of(request)
-        tokens = request.tokens[request.computed :] + guess
-        return self._extend(request, request.computed + len(tokens), tokens, samples=True, guess=guess)
+        tokens = request.tokens[request.kv.committed :] + guess
+        return self._extend(request, request.kv.committed + len(tokens), tokens, samples=True, guess=guess)
 
     def _extend(
         self, request: Request, upto: int, tokens: list[int] | None, *, samples: bool, guess: list[int] | None = None
     ) -> Item:
         """Gives the request slots up to there, to be computed by the batch in planning."""
-        start = request.computed
+        record = request.kv
+        start = record.start
         self._holdings.extend(request, upto)
         self._map(request, start, upto)
-        request.computed = upto
-        assert request.row is not None
+        record.committed = upto
+        assert record.row is not None
+        states = self._holdings.states
+        state = None if states is None else states.use(record, start, upto)
         return Item(
-            request, request.epoch, request.row, request.state or 0, start, request.slots[start:upto],
-            tokens, samples, guess,
+            request, request.epoch, record.row, state, start, record.slots[start:upto], tokens, samples, guess
         )  # fmt: skip
 
     def _map(self, request: Request, begin: int, end: int) -> None:
         """Notes that the row's cells [begin, end) are to be written."""
         if begin < end:
-            assert request.row is not None
-            self._writes.append(RowWrite(request.row, begin, request.slots[begin:end], request.rid))
+            record = request.kv
+            assert record.row is not None
+            self._writes.append(RowWrite(record.row, begin, record.slots[begin:end], request.rid))
 
     # Carrying out: launch, results, ends.
 
@@ -269,15 +279,8 @@ class Scheduler:
         self._holdings.writer.write(writes, batch=batch.name, after_reads=self._writes_after_reads)
         self._writes_after_reads = True
         for item in batch.items:
-            request = item.request
-            request.outstanding += 1
-            self._probe.kv_record(
-                owner=request.rid,
-                row=item.row,
-                allocated=len(request.slots),
-                committed=item.start,
-                protected=request.published,
-            )
+            item.request.outstanding += 1
+            self._holdings.tell_record(item.request)
         self._forward.launch(batch)
         self.in_flight.append(batch)
 
@@ -321,7 +324,7 @@ class Scheduler:
         partly = batch.mixed and self._config.loop == "overlap"
         if partly and self._config.bug == bugs.ABORT_KEEPS_ROW:
             self._probe.req_abort(owner=request.rid)
-            self._holdings.kv.give_back(request.slots, request.rid)
+            self._holdings.kv.give_back(request.kv.slots, request.rid)
             self._tell_end(request, Finish.ABORT, [])
         elif partly and self._config.bug == bugs.ABORT_STILL_LEAKS:
             self._probe.req_abort(owner=request.rid)
@@ -340,7 +343,7 @@ class Scheduler:
             self.sessions.end_turn(request, finished=True)
         else:
             self._probe.req_finish(owner=request.rid)
-            self._holdings.release(request, cache_upto=min(len(request.tokens) - 1, request.computed))
+            self._holdings.release(request, cache_upto=min(len(request.tokens) - 1, request.kv.committed))
         self._tell_end(request, reason, tokens or [])
 
     def _tell_end(self, request: Request, reason: Finish, tokens: list[int]) -> None:
@@ -380,6 +383,12 @@ class Scheduler:
             KV, available=kv.available, evictable=cache.evictable, protected=cache.protected, total=kv.size,
             session=self.sessions.held,
         )  # fmt: skip
+        if self._holdings.states is not None:
+            pool = self._holdings.states.pool
+            evictable, protected = cache.state_counts()
+            self._probe.count(
+                STATES, available=pool.available, evictable=evictable, protected=protected, total=pool.size
+            )
         self._probe.step()
         if not self.busy:
             self._probe.idle()

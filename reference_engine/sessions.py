@@ -1,7 +1,8 @@
 """Sessions: a conversation keeps its row and its slots between turns, so that a turn computes its own tokens only.
 
-A turn's prompt is added to the text so far. Between turns `session:ID` holds what the last turn's request held; the next
-one takes it over. An idle session gives everything up when there is no room for others, and its next turn starts anew.
+A turn's prompt is added to the text so far. Between turns `session:ID` holds what the last turn's request held; the
+next one takes it over. An idle session gives everything up when there is no room for others, and its next turn starts
+anew.
 """
 
 from __future__ import annotations
@@ -11,33 +12,28 @@ from dataclasses import dataclass, field
 from .holdings import Holdings
 from .pools import KV, ROWS
 from .probe import Probe
-from .radix_cache import Node
-from .request import Request
+from .record import KvRecord
+from .request import Request, SamplingParams
 
 
 @dataclass(slots=True, eq=False)
 class Session:
     """One conversation. `tokens` is its text without the turn in work.
 
-    The rest is what it holds while no turn is in work, as in `Request`: positions below `computed` have their KV, and
-    `slots` may reach beyond, where the last turn got more than it used.
+    `kv` is what it holds while no turn is in work; token slots may reach beyond what is committed, where the last turn
+    got more than it used.
     """
 
     owner: str
     tokens: list[int] = field(default_factory=list)
     in_work: bool = False
     closed: bool = False
-    row: int | None = None
-    slots: list[int] = field(default_factory=list)
-    computed: int = 0
-    published: int = 0
-    duplicates: list[int] = field(default_factory=list)
-    node: Node | None = None
+    kv: KvRecord = field(default_factory=KvRecord)
 
     @property
     def own(self) -> list[int]:
         """The slots that are its own."""
-        return self.duplicates + self.slots[self.published :]
+        return self.kv.duplicates + self.kv.slots[self.kv.protected :]
 
 
 class Sessions:
@@ -70,33 +66,26 @@ class Sessions:
     def has_row(self, request: Request) -> bool:
         """Whether the request's session keeps a row for it."""
         session = self._of(request)
-        return session is not None and session.row is not None and request.rejected is None
+        return session is not None and not session.kv.released and request.rejected is None
 
     def resume(self, request: Request) -> bool:
         """Gives the request what its session holds; False if that is nothing."""
         session = self._of(request)
-        if session is None or session.row is None or session.node is None or request.rejected is not None:
+        if session is None or session.kv.released or request.rejected is not None:
             return False
-        self._hand_over(session.owner, request.rid, session.row, session.slots, session.node)
-        request.row, request.slots, request.node = session.row, self._resumed(session), session.node
-        request.computed, request.published, request.duplicates = (
-            session.computed, session.published, session.duplicates,
-        )  # fmt: skip
-        session.row, session.slots, session.node, session.published, session.duplicates = None, [], None, 0, []
-        self._probe.reuse(ROWS, request.row, owner=request.rid)
+        self._hand_over(session.kv, session.owner, request.rid)
+        session.kv.slots = self._resumed(session)
+        request.kv, session.kv = session.kv, KvRecord()
+        self._holdings.tell_record(request)
         return True
 
     def keep(self, request: Request) -> None:
         """Puts what the request holds back into the session."""
         session = self._of(request)
-        assert session is not None and request.row is not None and request.node is not None
-        self._hand_over(request.rid, session.owner, request.row, request.slots, request.node)
-        session.row, session.slots, session.node = request.row, request.slots, request.node
-        session.computed, session.published, session.duplicates = (
-            request.computed, request.published, request.duplicates,
-        )  # fmt: skip
-        request.row, request.slots, request.node, request.duplicates = None, [], None, []
-        request.computed = request.published = 0
+        assert session is not None
+        self._hand_over(request.kv, request.rid, session.owner)
+        session.kv, request.kv = request.kv, KvRecord()
+        self._holdings.tell_record(request)
         request.guess, request.refined = None, 0
 
     def end_turn(self, request: Request, *, finished: bool) -> None:
@@ -107,7 +96,7 @@ class Sessions:
             return
         if finished:
             session.tokens = request.tokens
-            request.computed = min(request.computed, len(session.tokens) - 1)
+            request.kv.committed = min(request.kv.committed, len(session.tokens) - 1)
             if self._holdings.states is None and not session.closed:
                 self.keep(request)
                 request.epoch += 1
@@ -120,7 +109,7 @@ class Sessions:
     def shed(self) -> bool:
         """Takes what one idle session holds, the one used longest ago; False if none holds anything."""
         for session in self._sessions.values():
-            if session.row is not None:
+            if not session.kv.released:
                 self._release(session)
                 return True
         return False
@@ -141,22 +130,18 @@ class Sessions:
 
     def _resumed(self, session: Session) -> list[int]:
         """The slots with which a turn goes on: also those beyond what is computed."""
-        return session.slots
+        return session.kv.slots
 
-    def _hand_over(self, giver: str, taker: str, row: int, slots: list[int], node: Node) -> None:
-        self._probe.give(ROWS, row, owner=giver, to=taker)
-        if slots:
-            self._probe.give(KV, slots, owner=giver, to=taker)
-        self._holdings.cache.lock(node, taker)
-        self._holdings.cache.unlock(node, giver)
+    def _hand_over(self, record: KvRecord, giver: str, taker: str) -> None:
+        assert record.row is not None and record.node is not None
+        self._probe.give(ROWS, record.row, owner=giver, to=taker)
+        if record.slots:
+            self._probe.give(KV, record.slots, owner=giver, to=taker)
+        self._holdings.cache.lock(record.node, taker)
+        self._holdings.cache.unlock(record.node, giver)
 
     def _release(self, session: Session) -> None:
-        if session.row is None or session.node is None:
-            return
-        duplicates = set(session.duplicates)
-        shared = [slot for slot in session.slots[: session.published] if slot not in duplicates]
-        self._holdings.kv.give_back(session.own, session.owner)
-        self._holdings.cache.detach(shared, session.owner)
-        self._holdings.cache.unlock(session.node, session.owner)
-        self._holdings.rows.give_back(session.row, session.owner)
-        session.row, session.slots, session.node, session.published, session.duplicates = None, [], None, 0, []
+        if not session.kv.released:
+            holder = Request(session.owner, [], SamplingParams(), kv=session.kv)
+            self._holdings.release(holder)
+            session.kv = holder.kv

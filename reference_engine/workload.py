@@ -51,8 +51,8 @@ def random_workload(
 ) -> list[Arrival]:
     """`count` requests with shared prefixes, varied lengths, greedy and seeded sampling; some are aborted at any stage.
 
-    A prompt is up to 64 tokens that others share and up to `max_tail` of its own, or all of an earlier one. Requests take
-    the `adapters` by turns.
+    A prompt is up to 64 tokens that others share and up to `max_tail` of its own, or all of an earlier one. Requests
+    take the `adapters` by turns.
     """
     rng = random.Random(seed)
     prefixes = [random_text(rng, rng.randint(8, 64)) for _ in range(4)]

@@ -21,7 +21,7 @@ def test_bugs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed["mixed-chunk-abort-keeps-row"]["reference"] == "sgl-project/sglang#10871"
     for bug in listed.values():
         assert bug["finding"] in KINDS
-        assert bug["feature"] and bug["summary"] and bug["consequence"]
+        assert bug["feature"] and bug["summary"] and bug["consequence"].startswith(bug["effect"])
 
 
 def test_bugs_as_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,6 +36,8 @@ def test_bugs_as_text(capsys: pytest.CaptureFixture[str]) -> None:
         (["--loop", "sideways"], "invalid choice: 'sideways'"),
         (["--rows", "0"], "rows: 0 is not a positive number"),
         (["--page-size", "16", "--kv-tokens", "100"], "kv_tokens: 100 is not a multiple of page_size 16"),
+        (["--profile-sizes", "-1"], "profile_sizes: -1 is negative"),
+        (["--profile-sizes", "1", "--profile-chunks", "9"], "profile_chunks: 9 chunks are more than 250 tokens"),
         (["--context-len", "5000"], "context_len: 5000 is not in 7..4096"),
     ],
 )

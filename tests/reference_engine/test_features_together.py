@@ -23,7 +23,11 @@ def test_any_features_together(seed: int, oracle: Oracle) -> None:
     config = tight(rng.choice((1, 16)), loop, policy, seed)
     config = replace(config, draft_tokens=rng.choice((0, 2, 5)))
     arrivals = [
-        replace(arrival, priority=rng.choice((0, 0, 1, 5)), adapter=None if arrival.session else rng.choice((None, "a")))
+        replace(
+            arrival,
+            priority=rng.choice((0, 0, 1, 5)),
+            adapter=None if arrival.session else rng.choice((None, "a")),
+        )
         for arrival in turns(seed, 24, spacing=rng.choice((1, 4)))
     ]
     with scope(level="full") as sanitizer:

@@ -4,6 +4,7 @@ silent: over a thousand requests with shared prefixes, chunks, eviction, retract
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from kvsan.hooks import scope
@@ -11,6 +12,7 @@ from kvsan.reference_engine.config import EngineConfig
 from kvsan.reference_engine.engine import Engine
 from kvsan.reference_engine.oracle import Oracle
 from kvsan.reference_engine.policies import POLICY_NAMES
+from kvsan.reference_engine.pools import STATES
 from kvsan.reference_engine.request import Finish
 from kvsan.reference_engine.workload import Answer, Arrival, drive, random_workload
 
@@ -50,6 +52,8 @@ def check_nothing_lost(engine: Engine) -> None:
     totals = engine.totals()
     assert totals["rows_available"] == totals["rows"]
     assert totals["kv_available"] + totals["kv_evictable"] == totals["kv_tokens"]
+    if "states" in totals:
+        assert totals["states_available"] + totals["states_cached"] == totals["states"]
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
@@ -68,14 +72,39 @@ def test_attention_model(page_size: int, loop: str, policy: str, seed: int, orac
 
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("loop", ["normal", "overlap"])
-@pytest.mark.parametrize("policy", ["in-order", "late", "random"])
+@pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_hybrid_model(page_size: int, loop: str, policy: str) -> None:
+    """With a prefix cache of few states; prompts of whole conversations come again."""
     with scope(level="full") as sanitizer:
-        engine = Engine(tight(page_size, loop, policy, 3, hybrid=True))
-        arrivals = random_workload(3, 20, context_len=160)
+        engine = Engine(replace(tight(page_size, loop, policy, 3, hybrid=True), cached_states=3))
+        arrivals = random_workload(3, 25, context_len=160)
         check(arrivals, drive(engine, arrivals), Oracle(hybrid=True))
     check_nothing_lost(engine)
     assert sanitizer.findings == []
+    assert sanitizer.report().failures == ()
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_hybrid_workloads_reach_every_feature(page_size: int) -> None:
+    """States are cleared, tracked, donated, evicted, copied from the cache, and kept by requests that wait."""
+    seen: Counter[str] = Counter()
+    for seed in range(4):
+        probe = RecordingProbe()
+        config = replace(tight(page_size, "overlap", "in-order", seed, hybrid=True), cached_states=3)
+        drive(Engine(config, probe), random_workload(seed, 30, context_len=160))  # type: ignore[arg-type]
+        owners: dict[int, str] = {}
+        for event in probe.events:
+            if event.get("pool") != STATES:
+                continue
+            seen[event["op"]] += 1
+            if event["op"] == "alloc":
+                owners |= dict.fromkeys(event["slots"], event["owner"])
+            elif event["op"] == "insert":
+                owners |= dict.fromkeys(event["slots"], "cache")
+            elif event["op"] == "read" and owners[event["slots"][0]] == "cache":
+                seen["copy"] += 1
+    for what in ("alloc", "free", "insert", "evict", "read", "write", "copy"):
+        assert seen[what], what
 
 
 def test_the_workloads_reach_every_feature() -> None:

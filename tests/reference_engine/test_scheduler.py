@@ -21,12 +21,13 @@ from .test_oracle_equality import check, check_nothing_lost, tight
 SMALL = EngineConfig(rows=2, context_len=96, kv_tokens=128, chunked_prefill_size=16)
 
 
+@pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("loop", ["normal", "overlap"])
 @pytest.mark.parametrize("steps", range(12))
-def test_abort_after_any_number_of_steps_gives_everything_back(loop: str, steps: int) -> None:
+def test_abort_after_any_number_of_steps_gives_everything_back(loop: str, steps: int, hybrid: bool) -> None:
     """Waiting, between chunks, in the first decode, running: 40 tokens take three chunks."""
     with scope(level="full") as sanitizer:
-        engine = Engine(replace(SMALL, loop=loop))
+        engine = Engine(replace(SMALL, loop=loop, hybrid=hybrid))
         engine.add(Request("a", list(range(40)), SamplingParams(6, ignore_eos=True)))
         outputs = [output for _ in range(steps) if engine.busy for output in engine.step()]
         engine.abort("a")

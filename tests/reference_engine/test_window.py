@@ -55,6 +55,23 @@ def test_recovery_frees_a_slot_of_another(page_size: int, narrow: Oracle) -> Non
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
+def test_slot_of_another_is_then_shared(page_size: int, narrow: Oracle) -> None:
+    """What comes late is handed the slot; then somebody matches all that `steady` left."""
+    bitten = 0
+    for seed in range(8):
+        case = scenario(bugs.STALE_MAP, seed, page_size=page_size)
+        rng, steady = random.Random(seed), case.arrivals[1]
+        text = steady.prompt + tuple(narrow.generate(list(steady.prompt), steady.sampling))
+        sampling = SamplingParams(10, ignore_eos=True)
+        then = [Arrival(80 + n, f"late-{n}", random_text(rng, 30), sampling) for n in range(3)]
+        then.append(Arrival(130, "matching", text[:-1] + random_text(rng, 1), sampling))
+        case = replace(case, then=then)
+        bitten += bool(wrong(case, run(case, then=True)[0], narrow))
+        assert wrong(case, run(case.fixed(), then=True)[0], narrow) == set(), seed
+    assert bitten
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
 def test_padding_slot_is_freed(page_size: int) -> None:
     for seed in SEEDS:
         case = scenario(bugs.TOMBSTONE_FREED, seed, page_size=page_size)
