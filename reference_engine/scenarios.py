@@ -29,9 +29,9 @@ def scenario(
     the mixed chunk need the overlapped loop, as in history.
     """
     base = EngineConfig(page_size=page_size, loop=loop, schedule_policy=schedule_policy, seed=seed, bug=name)
-    for builders in (tier_scenarios.BUILDERS, window_scenarios.BUILDERS):
-        if name in builders:
-            return Scenario(*builders[name](base, random.Random(seed)))
+    for parts in (tier_scenarios.BUILDERS, window_scenarios.BUILDERS):
+        if name in parts:
+            return Scenario(*parts[name](base, random.Random(seed)))
     builders = {**_BUILDERS, **_BITING} if biting else _BUILDERS
     return builders[name](base, random.Random(seed))
 
