@@ -175,7 +175,10 @@ def _publish(report: Report, options: Options, status: int) -> None:
             failures.append(Failure("writing the report", f"{type(error).__name__}: {error}", cost, os.getpid()))
     report = replace(report, failures=(*report.failures, *failures))
     try:
-        terminal.render(report, _console(options), root=root, exit_status=status)
+        console = _console(options)
+        if console.is_terminal:
+            console.print()  # the terminal may have written ^C where the report begins
+        terminal.render(report, console, root=root, exit_status=status)
         sys.stderr.flush()
     except (BrokenPipeError, SystemExit):  # nobody reads it (rich says so by SystemExit); the status still counts
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
