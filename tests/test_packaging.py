@@ -29,7 +29,7 @@ def test_every_folder_with_code_is_a_package_that_is_installed() -> None:
     mapped = {folder: name for name, folder in settings()["package-dir"].items()}
     found = set()
     for top, name in mapped.items():
-        for file in (ROOT / top).rglob("*.py"):
+        for file in (*(ROOT / top).rglob("*.py"), *(ROOT / top).rglob("*.cu")):
             below = file.parent.relative_to(ROOT / top).parts
             found.add(".".join((name, *below)))
     assert found == set(settings()["packages"])
