@@ -236,6 +236,8 @@ class Scheduler:
         return self._fits(demand)
 
     def _decode_items(self) -> list[Item]:
+        if self.running and not self._decode_fits():
+            self._acknowledge(wait=True)  # the locks of copies may be all that is in the way
         while self.running and not self._decode_fits():
             victim = self.chunked if self.chunked is not None and len(self.running) == 1 else self._least()
             self._retract(victim)
