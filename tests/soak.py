@@ -173,8 +173,9 @@ def main() -> int:
     if options.write is not None:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
         date = datetime.date.today().isoformat()
+        command = f"python tests/soak.py --steps {options.steps} --seeds {options.seeds} --traces {options.traces}"
         options.write.write_text(
-            f"# The last soak run\n\n`make soak`, commit {commit}, {date}, "
+            f"# The last soak run\n\n`{command}`, commit {commit}, {date}, "
             f"{len(lines) - len(wrong)} of {len(lines)} lines as they should be.\n\n{table}",
             encoding="utf-8",
         )
