@@ -113,10 +113,6 @@ class Clocks:
         horizon = self._horizons[self.host]
         return agent < len(horizon) and at <= horizon[agent]
 
-    def horizon(self) -> Horizon:
-        """The present agent's horizon, to be read at once; agents past its end were never seen."""
-        return self._horizons[self.agent]
-
     def seen(self, agent: int) -> int:
         """Index of the agent's last event ordered before the present one (-1: none)."""
         horizon = self._horizons[self.agent]

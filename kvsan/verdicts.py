@@ -86,7 +86,6 @@ class Verdicts:
         self.findings: list[Finding] = []
         self.joined: dict[str, list[Joined]] = {}
         self.counts: dict[str, dict[str, int]] = {}
-        self.total = 0
         self._nodes: dict[str, Finding] = {}
         self._owners: dict[str, Finding] = {}
         self.on_finding: Callable[[Finding], None] = lambda finding: None
@@ -112,7 +111,6 @@ class Verdicts:
         if not fresh:
             return
         finding = self._narrate(state, event, fresh[0])
-        self.total += 1
         if len(self.findings) < self.KEPT_FINDINGS:
             self.findings.append(finding)
         pool = finding.pool or "-"
