@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import index
+
 from kvsan import events
 from kvsan.events import Event, SlotsLike, as_slots
 
@@ -112,6 +114,8 @@ class Operations:
         """Gives slots back, named directly or by the keys of a secondary map; pending inside a group until its
         flush."""
         try:
+            if slots is None and (map is None or keys is None):
+                raise ValueError("a free names slots, or the keys of a map")
             event = events.Free(
                 pool=pool,
                 slots=as_slots(slots) if slots is not None else None,
@@ -192,6 +196,8 @@ class Operations:
     ) -> None:
         """The cache gives back what a node holds in every pool, or some slots of one pool."""
         try:
+            if node is None and (pool is None or slots is None):
+                raise ValueError("an evict names a node, or slots of a pool")
             event = events.Evict(
                 pool=pool, slots=as_slots(slots) if slots is not None else None, node=node, agent=agent, via=via
             )
@@ -250,8 +256,8 @@ class Operations:
         try:
             event = events.RowWrite(
                 pool=pool,
-                row=row,
-                pos=pos,
+                row=index(row),
+                pos=index(pos),
                 into=into,
                 slots=as_slots(slots),
                 extra={"batch": batch} if batch is not None else None,
@@ -277,9 +283,21 @@ class Operations:
         via: str | None = None,
     ) -> None:
         """A batch takes the cells row[start:upto] (trace field `from`), which is what it will read."""
-        self._emit(
-            events.Capture(pool=pool, row=row, upto=upto, batch=batch, start=start, owner=owner, agent=agent, via=via)
-        )
+        try:
+            event = events.Capture(
+                pool=pool,
+                row=index(row),
+                upto=index(upto),
+                batch=batch,
+                start=index(start),
+                owner=owner,
+                agent=agent,
+                via=via,
+            )
+        except TypeError as error:
+            self._refuse("capture", error)
+        else:
+            self._emit(event)
 
     def launch(self, *, batch: str, owner: str | None = None, agent: str = "host", via: str | None = None) -> None:
         """The batch runs on the event's agent and reads the slots that it captured."""
@@ -338,6 +356,8 @@ class Operations:
     ) -> None:
         """A copy that someone else carries out starts to use the slots; access: read or write."""
         try:
+            if access not in ("read", "write"):
+                raise ValueError(f"access must be read or write, not {access!r}")
             event = events.XferBegin(
                 pool=pool, slots=as_slots(slots), xfer=xfer, access=access, owner=owner, agent=agent, via=via
             )
@@ -364,12 +384,17 @@ class Operations:
 
     def sync(self, *, on: str, agent: str = "host", via: str | None = None) -> None:
         """The host waited for an agent, or for `event:NAME`."""
-        self._emit(events.Sync(on=on, agent=agent, via=via))
+        if isinstance(on, str):
+            self._emit(events.Sync(on=on, agent=agent, via=via))
+        else:
+            self._refuse("sync", TypeError(f"an agent's name or event:NAME, not {on!r}"))
 
     def map_set(self, *, map: str, key: SlotsLike, val: SlotsLike, agent: str = "host", via: str | None = None) -> None:
         """Secondary map entries: key(s) to value(s), such as full-attention slot to window slot."""
         try:
             event = events.MapSet(map=map, key=as_slots(key), val=as_slots(val), agent=agent, via=via)
+            if event.key.size != event.val.size:
+                raise ValueError(f"{event.key.size} keys and {event.val.size} values")
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("map_set", error)
         else:
@@ -418,19 +443,22 @@ class Operations:
         via: str | None = None,
     ) -> None:
         """What the engine's own record says the owner holds; lengths in tokens."""
-        self._emit(
-            events.KvRecord(
-                row=row,
-                allocated=allocated,
-                committed=committed,
-                protected=protected,
-                evicted=evicted,
+        try:
+            event = events.KvRecord(
+                row=_maybe_index(row),
+                allocated=index(allocated),
+                committed=index(committed),
+                protected=index(protected),
+                evicted=index(evicted),
                 pool=pool,
                 owner=owner,
                 agent=agent,
                 via=via,
             )
-        )
+        except TypeError as error:
+            self._refuse("kv_record", error)
+        else:
+            self._emit(event)
 
     def count(
         self,
@@ -445,18 +473,21 @@ class Operations:
         via: str | None = None,
     ) -> None:
         """The engine's own totals of one pool, in slots."""
-        self._emit(
-            events.Count(
+        try:
+            event = events.Count(
                 pool=pool,
-                available=available,
-                evictable=evictable,
-                protected=protected,
-                total=total,
-                session=session,
+                available=_maybe_index(available),
+                evictable=_maybe_index(evictable),
+                protected=_maybe_index(protected),
+                total=_maybe_index(total),
+                session=_maybe_index(session),
                 agent=agent,
                 via=via,
             )
-        )
+        except TypeError as error:
+            self._refuse("count", error)
+        else:
+            self._emit(event)
 
     def step(self, *, agent: str = "host", via: str | None = None) -> None:
         """One scheduler iteration ends."""
@@ -465,3 +496,7 @@ class Operations:
     def idle(self, *, agent: str = "host", via: str | None = None) -> None:
         """By the engine's own account nothing is queued, running, retracted or in transfer."""
         self._emit(events.Idle(agent=agent, via=via))
+
+
+def _maybe_index(value: int | None) -> int | None:
+    return index(value) if value is not None else None

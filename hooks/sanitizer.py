@@ -161,7 +161,7 @@ class Sanitizer(Operations):
 
     def _refuse(self, op: str, error: Exception) -> None:
         """An operation whose arguments make no event."""
-        cost = "this event was not taken; slots are host integers: an int, a list, or an int64 array"
+        cost = "this event was not taken; slots, rows and lengths are host integers, lists or int64 arrays"
         self._tell_failure(Failure(op, f"{type(error).__name__}: {error}", cost))
 
     def _tell(self, new: list[Finding], later: list[tuple[Finding, Joined]]) -> None:

@@ -427,7 +427,15 @@ def own_fields(cls: type[Event]) -> dict[str, bool]:
 
 
 def as_slots(value: SlotsLike) -> Slots:
-    """Slot ids as an int64 array of shape [n]; a single id becomes shape [1]. The array is the event's own copy."""
+    """Slot ids as an int64 array of shape [n]; a single id becomes shape [1]. The array is the event's own copy.
+
+    Raises TypeError for what holds no integers.
+    """
     if isinstance(value, (int, np.integer)):
         return np.array([value], dtype=np.int64)
-    return np.array(value, dtype=np.int64).reshape(-1)
+    slots = np.array(value)
+    if slots.dtype != np.int64:
+        if slots.size and slots.dtype.kind not in "iu":
+            raise TypeError(f"slots must be integers, not {slots.dtype}")
+        slots = slots.astype(np.int64)
+    return slots.reshape(-1)

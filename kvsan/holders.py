@@ -77,7 +77,10 @@ class Holders:
 
     def get(self, name: str) -> Holder:
         """The holder of that name, made if need be."""
-        holder = self._by_name.get(name)
+        try:
+            holder = self._by_name.get(name)
+        except TypeError:  # unhashable
+            holder = None
         if holder is None:
             if not isinstance(name, str):
                 raise EventError(f"an owner's name must be a string, not {name!r}")

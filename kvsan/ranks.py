@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .events import OWNERSHIP_OPS, Event, Evict, Slots
 from .findings import Access, Finding
-from .rules.cache import held_by
+from .rules.nodeslots import held_by
 from .state import State
 
 SHOWN = 64

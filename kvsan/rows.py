@@ -17,6 +17,9 @@ from .holders import Holder
 from .intervals import Runs
 from .shadow import PoolShadow
 
+MAX_CELL = 1 << 26
+"""Longer than any context; a row takes memory up to its last cell."""
+
 UNWRITTEN = -1
 DEAD = -2
 """The key of a cell whose slot was not held when it was written; no word's key equals it."""

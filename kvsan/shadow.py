@@ -95,6 +95,10 @@ class PoolShadow:
         """Do all these slots exist? Negative ids are huge as unsigned ones."""
         return int(np.maximum.reduce(slots.view(np.uint64))) < self.size
 
+    def existing(self, slots: Slots) -> Slots:
+        """Those of the slots that the pool has."""
+        return slots if slots.size and self.exist(slots) else slots[(slots >= 0) & (slots < self.size)]
+
     def scratch(self) -> npt.NDArray[np.int32]:
         """Room for one number a slot, with anything in it. Numbers that callers put there are not negative."""
         if self._scratch is None:

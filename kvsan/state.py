@@ -92,6 +92,10 @@ class State:
         found = self.nodes.find(name)
         return found if found is not None else self.nodes.get(name, self.holders.get(f"tree:{name}"))
 
+    def node_of(self, holder: Holder) -> Node:
+        """The node whose slots the holder has (one of those named `tree:NODE`)."""
+        return self.node(holder.name.removeprefix("tree:"))
+
     def origin_word(self, event: Event) -> int:
         """The reference word that slots keep of their last alloc or free."""
         return event.at << STACK_BITS | event.stack

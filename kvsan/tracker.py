@@ -16,7 +16,8 @@ from .errors import EventError
 from .events import EVENT_CLASSES, Event
 from .findings import Failure, Finding, PoolTotals
 from .history import named_slots
-from .rules import accesses, cache, frees, order, ownership, requests, rowcells
+from .rules import accesses, allocs, cache, frees, order, ownership, requests, rowcells
+from .rules.nodeslots import held_by
 from .state import State
 
 hookimpl = pluggy.HookimplMarker("kvsan")
@@ -26,7 +27,7 @@ Rule = Callable[[State, Any], None]
 RULES: dict[str, Rule] = {
     "pool": ownership.declare,
     "reset": ownership.reset,
-    "alloc": ownership.alloc,
+    "alloc": allocs.alloc,
     "own": ownership.own,
     "give": ownership.give,
     "reuse": ownership.reuse,
@@ -150,7 +151,7 @@ class Tracker:
                 PoolTotals(
                     pool=pool.name, kind=pool.kind, size=pool.size, page=pool.page, reserved=pool.reserved,
                     free=pool.free, pending=pool.pending, owned=held - pool.cached - leaked, cached=pool.cached,
-                    locked=sum(int(cache.held_by(pool, node).size) for node in protected),
+                    locked=sum(int(held_by(pool, node).size) for node in protected),
                     leaked=leaked, events=pool.events, findings=dict(state.verdicts.counts.get(pool.name, {})),
                 )
             )  # fmt: skip

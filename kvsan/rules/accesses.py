@@ -18,7 +18,6 @@ from ..shadow import PoolShadow, epoch, epoch_parts
 from ..state import State
 from ..transfers import Lease
 from ..verdicts import NO_SLOTS, Violation
-from .ownership import existing
 
 
 def read(state: State, event: Read) -> None:
@@ -40,10 +39,10 @@ def _access(state: State, event: Read | Write, *, writes: bool) -> None:
     if pool.kind == "row":
         pool.events += 1
         violations = held_by_somebody(pool, event.slots)
-        for number in np.unique(existing(pool, event.slots)).tolist():
+        for number in np.unique(pool.existing(event.slots)).tolist():
             violations += row_access(state, pool, number, 0, WHOLE, writes=writes)
         if pool.init:
-            violations += uninitialised(pool, existing(pool, event.slots), writes)
+            violations += uninitialised(pool, pool.existing(event.slots), writes)
         state.report(event, violations)
     elif state.watch_data:
         pool.events += 1
@@ -82,7 +81,7 @@ def slot_access(
     violations: list[Violation] = []
     if not fine and not pool.exist(slots):
         violations += held_by_somebody(pool, slots)
-        slots = existing(pool, slots)
+        slots = pool.existing(slots)
         if not slots.size:
             return violations
         index = slots
@@ -251,12 +250,12 @@ def xfer_begin(state: State, event: XferBegin) -> None:
     pool.events += 1
     if pool.kind == "row" or not state.watch_data:
         violations = held_by_somebody(pool, event.slots) if event.slots.size else []
-        for number in np.unique(existing(pool, event.slots)).tolist() if pool.kind == "row" else []:
+        for number in np.unique(pool.existing(event.slots)).tolist() if pool.kind == "row" else []:
             violations += row_access(state, pool, number, 0, WHOLE, writes=writes, lasting=True)
     else:
         violations = slot_access(state, pool, event.slots, writes=writes, lasting=True) if event.slots.size else []
     state.report(event, violations)
-    slots = np.unique(existing(pool, event.slots))
+    slots = np.unique(pool.existing(event.slots))
     state.transfers.begin(
         Lease(event.xfer, pool, slots, writes, event.owner, event.at, clocks.agent, clocks.snapshot())
     )

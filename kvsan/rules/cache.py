@@ -9,12 +9,11 @@ from ..events import Attach, CacheInsert, Event, Evict, Lock, Match, Slots, Spli
 from ..nodes import Node
 from ..shadow import PoolShadow
 from ..state import State
-from ..verdicts import NO_SLOTS, Violation
+from ..verdicts import Violation
 from . import giveback
-from .ownership import existing, move, with_rest
+from .nodeslots import held_by, refresh
+from .ownership import move, with_rest
 from .shares import add_shares, shares
-
-NOTED_BEYOND = 4096  # slots that a node's lists may name more than twice what it holds
 
 
 def insert(state: State, event: CacheInsert) -> None:
@@ -34,7 +33,7 @@ def insert(state: State, event: CacheInsert) -> None:
     node.inserted.add(pool.number)
     node.inserted_at = event.at
     giver = state.owner(event.owner)
-    slots = existing(pool, event.slots)
+    slots = pool.existing(event.slots)
     words = pool.tenancy[slots]
     held = (words & HELD) != 0
     elsewhere = held & ((words & NODE) != 0) & ((words & HOLDER_MASK) != node.holder.bits)
@@ -61,10 +60,6 @@ def insert(state: State, event: CacheInsert) -> None:
     state.report(event, violations)
     joining = np.unique(slots[held & ((words & HOLDER_MASK) != node.holder.bits)])
     move(state, pool, with_rest(pool, joining) if joining.size else joining, node.holder)
-    node.noted[pool.number] = node.noted.get(pool.number, 0) + int(joining.size)
-    if node.noted[pool.number] > 2 * node.holder.held.get(pool.number, 0) + NOTED_BEYOND:
-        node.slots[pool.number] = [held_by(pool, node)]
-        node.noted[pool.number] = int(node.slots[pool.number][0].size)
 
 
 def attach(state: State, event: Attach) -> None:
@@ -73,7 +68,7 @@ def attach(state: State, event: Attach) -> None:
     if not state.watched(pool):
         return
     pool.events += 1
-    slots = np.unique(existing(pool, event.slots))
+    slots = np.unique(pool.existing(event.slots))
     words = pool.tenancy[slots]
     node = state.nodes.find(event.node)
     fine = np.zeros(slots.size, np.bool_)
@@ -145,7 +140,7 @@ def _evict_node(state: State, event: Evict, name: str) -> None:
 
 def _evict_slots(state: State, event: Evict, pool: PoolShadow, named: Slots) -> None:
     pool.events += 1
-    slots = existing(pool, named)
+    slots = pool.existing(named)
     words = pool.tenancy[slots]
     held = (words & HELD) != 0
     first = np.zeros(slots.size, np.bool_)
@@ -213,17 +208,6 @@ def _give_back(state: State, event: Event, pool: PoolShadow, slots: Slots) -> No
         giveback.release(state, event, pool, _page_mates(pool, slots), slots)
 
 
-def held_by(pool: PoolShadow, node: Node) -> Slots:
-    """The slots of the pool that the node holds, ascending."""
-    arrays = node.slots.get(pool.number)
-    if not arrays:
-        return NO_SLOTS
-    slots = existing(pool, np.unique(np.concatenate(arrays)))
-    wanted = HELD | NODE | node.holder.bits
-    held: Slots = slots[(pool.tenancy[slots] & (HELD | NODE | HOLDER_MASK)) == wanted]
-    return held
-
-
 def split(state: State, event: Split) -> None:
     """The child takes slots over and stands between the node and its parent."""
     node = state.node(event.node)
@@ -239,12 +223,12 @@ def split(state: State, event: Split) -> None:
     child.hang_under(node.parent)
     node.hang_under(child)
     for pool in _split_pools(state, event, node):
-        slots = existing(pool, event.slots)
+        slots = pool.existing(event.slots)
         theirs = np.unique(slots[pool.among(slots, held_by(pool, node))]) if slots.size else slots
         if theirs.size:
             pool.events += 1
             move(state, pool, with_rest(pool, theirs), child.holder)
-            node.slots[pool.number] = [held_by(pool, node)]
+            refresh(pool, node)
 
 
 def _split_pools(state: State, event: Split, node: Node) -> list[PoolShadow]:

@@ -7,9 +7,10 @@ import numpy as np
 from ..batches import Capture
 from ..encoding import CELL_KEY_MASK, GENERATION_MASK, HELD, NODE, RESERVED
 from ..encoding import holder as holder_of
+from ..errors import EventError
 from ..events import Capture as CaptureEvent
 from ..events import Done, Launch, RowWrite, Slots
-from ..rows import DEAD, UNWRITTEN, Row, cell_keys
+from ..rows import DEAD, MAX_CELL, UNWRITTEN, Row, cell_keys
 from ..shadow import PoolShadow
 from ..state import State
 from ..verdicts import Violation
@@ -29,6 +30,8 @@ def row_write(state: State, event: RowWrite) -> None:
         return
     if begin == end:
         return
+    if begin < 0 or end > MAX_CELL:
+        raise EventError(f"cells {begin}..{end - 1} are no cells of a row (0..{MAX_CELL - 1})")
     word = table.words[number]
     violations: list[Violation] = []
     if not word & (HELD | RESERVED):
@@ -156,8 +159,10 @@ def capture(state: State, event: CaptureEvent) -> None:
     done."""
     table = state.pool(event.pool)
     table.events += 1
-    batch = state.batches.touch(event.batch, state.clocks)
     number, begin, end = event.row, event.start, event.upto
+    if not 0 <= begin <= end <= MAX_CELL:
+        raise EventError(f"{begin}..{end} is no range of cells of a row (0..{MAX_CELL - 1})")
+    batch = state.batches.touch(event.batch, state.clocks)
     if not 0 <= number < table.size:
         state.report(event, [Violation("use_after_free", table, np.array([number], np.int64))])
         return

@@ -12,11 +12,11 @@ import numpy as np
 
 from ..errors import TraceError
 from ..events import EVENT_BY_OP, POOL_KINDS, Event, as_slots
+from ..rows import MAX_CELL
 
 VERSION = 1
 MAX_SLOTS = 1 << 31
 MAX_POOL = 1 << 27  # more than any machine holds; the shadow of a pool takes memory for every slot
-MAX_CELL = 1 << 26  # longer than any context; a row takes memory up to its last cell
 MAX_LINE = 1 << 28
 
 # Trace fields whose names are taken in Python or say less there.

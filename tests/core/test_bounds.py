@@ -29,7 +29,7 @@ from kvsan.events import (
     Write,
     XferBegin,
 )
-from kvsan.rules import cache
+from kvsan.rules import nodeslots
 from kvsan.tracker import Tracker
 from kvsan.verdicts import Verdicts
 
@@ -74,7 +74,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "KEPT_EVENTS", 500)
     monkeypatch.setattr(transfers, "KEPT_LEASES", 50)
     monkeypatch.setattr(Verdicts, "KEPT_FINDINGS", 20)
-    monkeypatch.setattr(cache, "NOTED_BEYOND", 256)
+    monkeypatch.setattr(nodeslots, "NOTED_BEYOND", 256)
 
 
 def sizes(tracker: Tracker) -> dict[str, int]:
@@ -245,9 +245,25 @@ def test_one_node_that_holds_the_whole_cache() -> None:
             feeder(Evict(pool="kv", slots=slots(1 + (number - 200) % 250)))
     node = feeder.state.nodes.find("all")
     assert node is not None
-    assert sum(array.size for array in node.slots[1]) <= cache.NOTED_BEYOND + 2 * 200 + 1
+    assert sum(array.size for array in node.slots[1]) <= nodeslots.NOTED_BEYOND + 2 * 200 + 1
     assert node.holder.held == {1: 200}
     feeder(Evict(node="all"))
+    assert feeder.state.pools["kv"].free == 255
+    assert feeder.tracker.findings == []
+
+
+@pytest.mark.usefixtures("small")
+def test_a_node_that_allocates_for_itself() -> None:
+    """Slots that were handed out to `tree:NODE` and given back by `free`, which names no node."""
+    feeder = Feeder()
+    for number in range(3000):
+        feeder(Alloc(pool="kv", slots=slots(1 + number % 250), owner="tree:own"))
+        if number >= 200:
+            feeder(Free(pool="kv", slots=slots(1 + (number - 200) % 250), owner="tree:own"))
+    node = feeder.state.nodes.find("own")
+    assert node is not None
+    assert sum(array.size for array in node.slots[1]) <= nodeslots.NOTED_BEYOND + 2 * 200 + 1
+    feeder(Evict(node="own"))
     assert feeder.state.pools["kv"].free == 255
     assert feeder.tracker.findings == []
 

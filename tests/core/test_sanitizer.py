@@ -199,6 +199,27 @@ BAD: list[tuple[str, Callable[[Sanitizer], None]]] = [
     ("pool", lambda s: s.pool("x", kind="kv", size=8, reserved=[8])),
     ("pool", lambda s: s.pool("x", kind="kv", size=8, reserved=[-1])),
     ("map_set", lambda s: s.map_set(map="m", key=None, val=[1])),  # type: ignore[arg-type]
+    ("map_set", lambda s: s.map_set(map="m", key=[1, 2], val=[1])),
+    ("alloc", lambda s: s.alloc("kv", [1.5], owner="A")),  # type: ignore[list-item]
+    ("alloc", lambda s: s.alloc("kv", np.array([True]), owner="A")),
+    ("alloc", lambda s: s.alloc("kv", [1], owner=["A"])),  # type: ignore[arg-type]
+    ("row_write", lambda s: s.row_write("row", row=1.0, pos=0, into="kv", slots=[1])),  # type: ignore[arg-type]
+    ("row_write", lambda s: s.row_write("row", row=1, pos="0", into="kv", slots=[1])),  # type: ignore[arg-type]
+    ("row_write", lambda s: s.row_write("row", row=1, pos=-1, into="kv", slots=[1])),
+    ("row_write", lambda s: s.row_write("row", row=1, pos=10**12, into="kv", slots=[1])),
+    ("capture", lambda s: s.capture("row", row=None, upto=1, batch="b")),  # type: ignore[arg-type]
+    ("capture", lambda s: s.capture("row", row=1, upto="1", batch="b")),  # type: ignore[arg-type]
+    ("capture", lambda s: s.capture("row", row=1, upto=10**12, batch="b")),
+    ("capture", lambda s: s.capture("row", row=1, start=2, upto=1, batch="b")),
+    ("xfer_begin", lambda s: s.xfer_begin("kv", [1], xfer="x", access="copy")),
+    ("free", lambda s: s.free("kv", owner="A")),
+    ("evict", lambda s: s.evict("kv")),
+    ("sync", lambda s: s.sync(on=None)),  # type: ignore[arg-type]
+    ("count", lambda s: s.count("kv", available="3")),  # type: ignore[arg-type]
+    (
+        "kv_record",
+        lambda s: s.kv_record(row=1, allocated=None, committed=0, protected=0, owner="A"),  # type: ignore[arg-type]
+    ),
 ]
 
 

@@ -16,6 +16,7 @@ from oracle.generate import mutate, random_soup, random_trace
 
 from kvsan.errors import EventError, TraceError
 from kvsan.events import EVENT_CLASSES, Event
+from kvsan.rows import MAX_CELL
 from kvsan.traces import (
     BinaryWriter,
     TextWriter,
@@ -26,7 +27,7 @@ from kvsan.traces import (
     read_trace,
 )
 from kvsan.traces.binary import MAX_RECORD, SIGNATURE
-from kvsan.traces.text import MAX_CELL, MAX_POOL
+from kvsan.traces.text import MAX_POOL
 from kvsan.tracker import Tracker
 
 from .feeding import ROW, Dict, facts, feed, indexed, pool, seeds
