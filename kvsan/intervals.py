@@ -9,7 +9,11 @@ it the earlier epoch stands: it may miss a race, and is never told of one that i
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+
+Settled = Callable[[int], int]
+"""The index up to which an agent's events are settled."""
 
 WHOLE = 1 << 62
 """The end of an access to a whole row."""
@@ -28,10 +32,11 @@ class Run:
 class Runs:
     """Runs sorted by `begin`, never overlapping."""
 
-    __slots__ = ("_runs",)
+    __slots__ = ("_merged", "_runs")
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
+        self._merged = 0  # the runs before this one were tried for merging
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -52,8 +57,8 @@ class Runs:
             found.append(run)
         return found
 
-    def overlay(self, begin: int, end: int, agent: int, at: int, settled: int) -> None:
-        """The access (agent, at) is now the last one to [begin, end); `settled` is the agent's settled index."""
+    def overlay(self, begin: int, end: int, agent: int, at: int, settled: Settled) -> None:
+        """The access (agent, at) is now the last one to [begin, end)."""
         runs = self._runs
         first = self._first(begin)
         last = first
@@ -66,8 +71,23 @@ class Runs:
                 fresh.append(Run(end, old.end, old.agent, old.at))
             last += 1
         runs[first:last] = fresh
-        while first >= 2 and self._merge(first - 2, agent, settled):
-            first -= 1
+        if len(runs) > 1:
+            self._merge(min(self._merged, max(first - 1, 0)), settled)
+
+    def _merge(self, position: int, settled: Settled) -> None:
+        """Merges settled neighbours from the position on, up to the first run that is not settled: there the next
+        access goes on. A decode step behind two others in flight so costs no run for each token."""
+        runs = self._runs
+        while position + 1 < len(runs):
+            left, right = runs[position], runs[position + 1]
+            if right.at > settled(right.agent):
+                break
+            if left.end == right.begin and left.agent == right.agent and left.at <= settled(left.agent):
+                left.end, left.at = right.end, min(left.at, right.at)
+                del runs[position + 1]
+            else:
+                position += 1
+        self._merged = position
 
     def erase(self, begin: int, end: int) -> None:
         """Forgets the accesses to [begin, end)."""
@@ -78,12 +98,4 @@ class Runs:
             if run.end > end:
                 kept.append(Run(max(run.begin, end), run.end, run.agent, run.at))
         self._runs = kept
-
-    def _merge(self, position: int, agent: int, settled: int) -> bool:
-        left, right = self._runs[position], self._runs[position + 1]
-        if left.end != right.begin or left.agent != agent or right.agent != agent:
-            return False
-        if left.at > settled or right.at > settled:
-            return False
-        self._runs[position : position + 2] = [Run(left.begin, right.end, agent, min(left.at, right.at))]
-        return True
+        self._merged = 0

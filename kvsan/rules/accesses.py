@@ -217,7 +217,7 @@ def row_access(
 def _note_cells(state: State, row: Row, begin: int, end: int, agent: int, at: int, writes: bool) -> None:
     """The access (agent, at) is now the cells' last write, or the agent's last read of them."""
     runs = row.writes if writes else row.reads.setdefault(agent, Runs())
-    runs.overlay(begin, end, agent, at, state.clocks.settled(agent))
+    runs.overlay(begin, end, agent, at, state.clocks.settled)
 
 
 def _collisions(state: State, row: Row, begin: int, end: int, writes: bool) -> list[tuple[Runs, Run, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from kvsan.hooks.sanitizer import Sanitizer
 
 from kvsan import batches, clocks, history, holders, transfers
 from kvsan.encoding import GENERATION_MASK, GENERATION_ONE, WORD_MASK, generation
@@ -353,3 +354,26 @@ def test_a_cell_is_stale_across_the_wrap() -> None:
         at += 1
     assert generation(int(shadow.tenancy[1])) == 0
     assert facts(tracker.findings) == [("use_after_free", 9, "kv:1")]
+
+
+def test_row_accesses_of_a_long_answer_stay_few() -> None:
+    """The overlapped loop: the host learns of a step's end two steps later. The row keeps a few runs all the same."""
+    san = Sanitizer(level="slots")
+    san.pool("row", kind="row", size=4, reserved=[0])
+    san.pool("kv", kind="kv", size=4096, reserved=[0])
+    san.alloc("row", 1, owner="r")
+    for step in range(500):
+        san.alloc("kv", 1 + step, owner="r")
+        san.row_write("row", row=1, pos=step, into="kv", slots=1 + step, owner="r", agent="sched")
+        san.record(event="written", agent="sched")
+        san.wait(event="written", agent="fwd")
+        san.capture("row", row=1, upto=step + 1, batch=f"b{step}", owner="r", agent="fwd")
+        san.launch(batch=f"b{step}", agent="fwd")
+        san.record(event="read", agent="fwd")
+        san.wait(event="read", agent="sched")
+        if step:
+            san.done(batch=f"b{step - 1}")
+        row = san.tracker.state.tables["row"].get(1)
+        assert len(row.writes) <= 4
+        assert all(len(runs) <= 4 for runs in row.reads.values())
+    assert san.findings == []

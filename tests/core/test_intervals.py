@@ -14,6 +14,10 @@ from .feeding import seeds
 CELLS = 24
 
 
+def nothing(agent: int) -> int:
+    return -1
+
+
 def runs_of(runs: Runs) -> list[tuple[int, int, int, int]]:
     return [(run.begin, run.end, run.agent, run.at) for run in runs.touching(0, WHOLE)]
 
@@ -44,7 +48,7 @@ def test_as_a_dictionary_of_cells(part: int) -> None:
                     cells.pop(cell, None)
             else:
                 agent = rng.randrange(3)
-                runs.overlay(begin, end, agent, at, settled=-1)
+                runs.overlay(begin, end, agent, at, settled=nothing)
                 cells.update({cell: (agent, at) for cell in range(begin, end)})
             check_shape(runs)
             assert cells_of(runs) == cells, seed
@@ -68,7 +72,7 @@ def test_merging_hides_no_epoch_that_is_not_settled(part: int) -> None:
             agent = rng.randrange(2)
             if rng.random() < 0.3:
                 settled[agent] = rng.randrange(settled[agent], at) if at > settled[agent] + 1 else settled[agent]
-            runs.overlay(begin, end, agent, at, settled[agent])
+            runs.overlay(begin, end, agent, at, settled.__getitem__)
             cells.update({cell: (agent, at) for cell in range(begin, end)})
             check_shape(runs)
             told = cells_of(runs)
@@ -79,28 +83,37 @@ def test_merging_hides_no_epoch_that_is_not_settled(part: int) -> None:
                     assert told[cell][1] < when <= settled[who], (seed, at, cell)
 
 
-def test_decoding_one_token_a_step_keeps_few_runs() -> None:
-    """Each step writes one cell, and the host has seen the step before it."""
+@pytest.mark.parametrize("lag", [0, 1, 2, 7])
+def test_decoding_one_token_a_step_keeps_few_runs(lag: int) -> None:
+    """Each step writes one cell, and the host has seen what was written `lag` steps before it."""
     runs = Runs()
-    for at in range(5000):
-        runs.overlay(at, at + 1, agent=1, at=at, settled=at - 1)
-        assert len(runs) <= 3
-    assert [(run.begin, run.end) for run in runs.touching(0, 1)] == [(0, 4999)]
+    for at in range(3000):
+        runs.overlay(at, at + 1, agent=1, at=at, settled=lambda agent, now=at: now - lag)  # type: ignore[misc]
+        assert len(runs) <= lag + 1
+    assert [(run.begin, run.end) for run in runs.touching(0, 1)] == [(0, 3000 - lag)]
+
+
+def test_what_settles_late_merges_all_the_same() -> None:
+    runs = Runs()
+    for at in range(100):
+        runs.overlay(at, at + 1, agent=1, at=at, settled=nothing)
+    runs.overlay(100, 101, agent=1, at=100, settled=lambda agent: 99)
+    assert runs_of(runs) == [(0, 100, 1, 0), (100, 101, 1, 100)]
 
 
 def test_runs_of_different_agents_stay_apart() -> None:
     runs = Runs()
-    runs.overlay(0, 4, agent=1, at=0, settled=9)
-    runs.overlay(4, 8, agent=2, at=1, settled=9)
-    runs.overlay(8, 12, agent=2, at=2, settled=9)
-    runs.overlay(12, 13, agent=2, at=3, settled=9)
-    assert runs_of(runs) == [(0, 4, 1, 0), (4, 12, 2, 1), (12, 13, 2, 3)]
+    runs.overlay(0, 4, agent=1, at=0, settled=lambda agent: 9)
+    runs.overlay(4, 8, agent=2, at=1, settled=lambda agent: 9)
+    runs.overlay(8, 12, agent=2, at=2, settled=lambda agent: 9)
+    runs.overlay(12, 13, agent=2, at=3, settled=lambda agent: 9)
+    assert runs_of(runs) == [(0, 4, 1, 0), (4, 13, 2, 1)]
 
 
 def test_an_overlay_in_the_middle_splits_a_run() -> None:
     runs = Runs()
-    runs.overlay(0, 10, agent=1, at=0, settled=-1)
-    runs.overlay(4, 6, agent=2, at=1, settled=-1)
+    runs.overlay(0, 10, agent=1, at=0, settled=nothing)
+    runs.overlay(4, 6, agent=2, at=1, settled=nothing)
     assert runs.touching(0, 10) == [Run(0, 4, 1, 0), Run(4, 6, 2, 1), Run(6, 10, 1, 0)]
     assert runs.touching(6, 7) == [Run(6, 10, 1, 0)]
     runs.erase(5, 8)
@@ -109,6 +122,6 @@ def test_an_overlay_in_the_middle_splits_a_run() -> None:
 
 def test_a_whole_row_covers_all() -> None:
     runs = Runs()
-    runs.overlay(3, 9, agent=1, at=0, settled=-1)
-    runs.overlay(0, WHOLE, agent=1, at=1, settled=-1)
+    runs.overlay(3, 9, agent=1, at=0, settled=nothing)
+    runs.overlay(0, WHOLE, agent=1, at=1, settled=nothing)
     assert runs_of(runs) == [(0, WHOLE, 1, 1)]
