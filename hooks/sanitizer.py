@@ -93,7 +93,9 @@ class Sanitizer(Operations):
             if any(each.wrapper or each.hookwrapper or each.argnames != ("event",) for each in plugins):
                 self._calls[cls.op] = (partial(_call, caller),)
             else:
-                self._calls[cls.op] = tuple(each.function for each in reversed(plugins))
+                self._calls[cls.op] = tuple(
+                    self.tracker.take if each.plugin is self.tracker else each.function for each in reversed(plugins)
+                )
 
     def _emit(self, event: Event) -> None:
         """Stamps an event and hands it to the plugins; called by the operation that the engine called."""

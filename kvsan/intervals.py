@@ -50,8 +50,11 @@ class Runs:
 
     def touching(self, begin: int, end: int) -> list[Run]:
         """The runs that share a cell with [begin, end)."""
+        runs = self._runs
+        if not runs or runs[-1].end <= begin:  # a decode step writes behind all that was touched
+            return []
         found = []
-        for run in self._runs[self._first(begin) :]:
+        for run in runs[self._first(begin) :]:
             if run.begin >= end:
                 break
             found.append(run)
@@ -60,6 +63,14 @@ class Runs:
     def overlay(self, begin: int, end: int, agent: int, at: int, settled: Settled) -> None:
         """The access (agent, at) is now the last one to [begin, end)."""
         runs = self._runs
+        if not runs or runs[-1].end <= begin:
+            runs.append(Run(begin, end, agent, at))
+            if len(runs) > 1:
+                self._merge(self._merged, settled)
+            return
+        if len(runs) == 1 and begin <= runs[0].begin and end >= runs[0].end:  # a batch reads all of a row again
+            runs[0] = Run(begin, end, agent, at)
+            return
         first = self._first(begin)
         last = first
         fresh = [Run(begin, end, agent, at)]

@@ -4,6 +4,7 @@ to do."""
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -57,10 +58,26 @@ def with_joined(finding: Finding, joined: Iterable[Joined]) -> Finding:
 
 
 class Narrator:
-    """Makes findings from violations."""
+    """Makes findings from violations.
 
-    def __init__(self, frames: Frames) -> None:
+    In a server (`brief`) only the first findings of a token are told in full: reports count the others, and the search
+    for a slot's past goes through all the events that are kept.
+    """
+
+    IN_FULL = 4
+    KEPT_TOKENS = 4096
+
+    def __init__(self, frames: Frames, *, brief: bool = False) -> None:
         self._frames = frames
+        self._brief = brief
+        self._told: Counter[str] = Counter()
+
+    def _in_full(self, token: str) -> bool:
+        if not self._brief:
+            return True
+        if len(self._told) < self.KEPT_TOKENS or token in self._told:
+            self._told[token] += 1
+        return self._told[token] <= self.IN_FULL
 
     def __call__(self, state: State, event: Event, violation: Violation) -> Finding:
         """The finding of a violation at this event."""
@@ -76,6 +93,8 @@ class Narrator:
             present = dataclasses.replace(present, note="by abort")
         earlier = self._earlier(state, violation, first if inside else None)
         owner = violation.owner or event.owner
+        token = _token(violation, present, earlier, event)
+        full = self._in_full(token)
         located = pool is not None and first is not None
         return Finding(
             kind=violation.kind,
@@ -88,13 +107,13 @@ class Narrator:
             node=violation.node,
             present=present,
             earlier=earlier,
-            provenance=self._provenance(state, pool, first, event.at) if pool and first is not None else (),
+            provenance=self._provenance(state, pool, first, event.at) if full and pool and first is not None else (),
             generation=generation(word) or None,
-            held=self._held(state, violation) if violation.kind == "leak" else (),
-            slot_map=_slot_map(state, pool, slots) if pool is not None and located else None,
+            held=self._held(state, violation) if full and violation.kind == "leak" else (),
+            slot_map=_slot_map(state, pool, slots) if full and pool is not None and located else None,
             why=_why(event, violation, owner, earlier),
             missing=_missing(present, earlier) if violation.kind == "race" else "",
-            token=_token(violation, present, earlier, event),
+            token=token,
             extra={key: str(value) for key, value in violation.detail.items() if key not in ("earlier", "ended")},
         )
 

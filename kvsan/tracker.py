@@ -90,7 +90,7 @@ class Tracker:
         strict: bool = True,
         frames: narrate.Frames = narrate.no_frames,
     ) -> None:
-        self.state = State(narrate.Narrator(frames), level)
+        self.state = State(narrate.Narrator(frames, brief=not strict), level)
         self.strict = strict
         self.on_failure: Callable[[Failure], None] = lambda failure: None
         self.failures: list[Failure] = []

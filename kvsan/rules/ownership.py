@@ -59,6 +59,17 @@ def own(state: State, event: Own) -> None:
     pool.events += 1
     holder = state.holders.get(event.owner)
     revive(state, holder)
+    if (
+        event.slots.size == 1
+        and pool.page == 1
+        and pool.kind != "row"
+        and 0 <= (slot := int(event.slots[0])) < pool.size
+    ):
+        word = pool.words[slot]
+        if word & HELD and not word & HOLDER_MASK:
+            pool.words[slot] = word | holder.bits
+            holder.count(pool.number, 1)
+        return
     slots = with_rest(pool, pool.existing(event.slots))
     words = pool.tenancy[slots]
     nobodys = np.unique(slots[((words & HELD) != 0) & ((words & HOLDER_MASK) == 0)])

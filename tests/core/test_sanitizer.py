@@ -862,3 +862,17 @@ def test_the_report_of_a_sanitizer() -> None:
     assert (report.events, [pool.pool for pool in report.totals]) == (4, ["row", "kv"])
     assert report.findings[0].present is not None
     assert report.findings[0].present.stack[0].function == "test_the_report_of_a_sanitizer"
+
+
+def test_findings_of_one_site_are_told_in_full_a_few_times_only() -> None:
+    """The search for a slot's past goes through everything kept: a server with one fault a step must not pay it each
+    time."""
+    sanitizer, listener = engine()
+    for slot in range(1, 8):
+        sanitizer.alloc("kv", [slot], owner="A")
+        sanitizer.free("kv", [slot], owner="A")
+        sanitizer.free("kv", [slot], owner="A")
+    assert [finding.kind for finding in listener.findings] == ["double_free"] * 7
+    assert [len(finding.provenance) > 0 for finding in listener.findings] == [True] * 4 + [False] * 3
+    assert {finding.token for finding in listener.findings} == {listener.findings[0].token}
+    assert sanitizer.report().findings[0].count == 7
