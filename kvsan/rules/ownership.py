@@ -173,6 +173,7 @@ def reset(state: State, event: Reset) -> None:
     pool.free += int(pending.size)
     pool.pending = 0
     pool.blamed.clear()
+    pool.doubled.clear()
     pool.drift = None
     for node in state.nodes.all():
         if node.slots.pop(pool.number, None) is not None and not node.slots:

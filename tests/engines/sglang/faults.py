@@ -1,148 +1,500 @@
-"""Faults for a live SGLang scheduler, one at a time, as a plugin of it: `KVSAN_TEST_FAULT=NAME[:inside]`.
+"""Faults for a living SGLang scheduler, as a plugin of it; a control file says which one is armed.
 
-By default a fault wraps functions of SGLang outside kvsan's probes, so that kvsan sees the faulty call; with `:inside`
-it sits between kvsan's probe and SGLang, so that only the effect gives it away. Each hit is printed to standard error.
+A fault wraps a function of SGLang. By default it does so outside kvsan's probe, so that kvsan sees the faulty call; as
+`NAME:inside` it sits between kvsan's probe and SGLang, so that only the effect gives it away. The file
+(`KVSAN_TEST_FAULT` has its path) is looked at before each batch. A fault that was armed strikes once, at its first
+chance, unless it says otherwise; what it did, and at which event and step of kvsan, it appends to `FILE.hits`. A plugin
+of kvsan appends every finding to `FILE.found`, those too that a report shows as repeats.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pluggy
 
 VARIABLE = "KVSAN_TEST_FAULT"
 SCHEDULER = "sglang.srt.managers.scheduler"
+BASE = "sglang.srt.mem_cache.allocator.base:BaseTokenToKVPoolAllocator"
 TOKEN = "sglang.srt.mem_cache.allocator.token:TokenToKVPoolAllocator"
+PAGED = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
 ROWS = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool"
+BASE_TREE = "sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache"
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+COMMON = "sglang.srt.mem_cache.common"
+RECORD = "sglang.srt.managers.schedule_batch:ReqKvInfo"
+TOTALS = "sglang.srt.managers.scheduler_components.invariant_checker:SchedulerInvariantChecker"
 
-Fault = Callable[..., Any]
+Original = Callable[..., Any]
 
 
-class Hits:
-    """When a fault strikes: at every `period`-th chance after the first `spare` ones, three times."""
+class Switch:
+    """Which fault is armed, and what it has done. `scheduler` is the living one, `processed` the batch whose
+    results it took in last, `evicting` whether the cache gives something back."""
 
-    def __init__(self, name: str, spare: int, period: int = 5) -> None:
-        self.name, self.spare, self.period = name, spare, period
-        self.chances = self.hits = 0
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.armed = ""
+        self.left = 0
+        self.scheduler: Any = None
+        self.processed: Any = None
+        self.evicting = False
+        self.sanitizer: Any = None
+        self._modified = 0
+        self._restore: Callable[[], None] = lambda: None
 
-    def strike(self) -> bool:
-        """Does the fault strike now?"""
-        self.chances += 1
-        if self.chances <= self.spare or (self.chances - self.spare - 1) % self.period or self.hits >= 3:
+    def look(self, scheduler: Any) -> None:
+        """Reads the control file, if it was written since."""
+        self.scheduler = scheduler
+        try:
+            modified = os.stat(self.file).st_mtime_ns
+        except FileNotFoundError:
+            return
+        if modified == self._modified:
+            return
+        self._modified = modified
+        self._listen()
+        self._restore()
+        self._restore = lambda: None
+        self.armed = self.file.read_text(encoding="utf-8").strip()
+        if self.armed:
+            fault = FAULTS[self.armed.partition(":")[0]]
+            self.left = fault.strikes
+            if ":" not in self.armed:
+                self._restore = wrap(fault.where, functools.partial(fault.act, self))
+
+    def strike(self, **facts: Any) -> bool:
+        """Does the fault strike now? If so, `facts` are noted."""
+        if not self.left:
             return False
-        self.hits += 1
-        print(f"FAULT {self.name} {self.hits}", file=sys.stderr, flush=True)
+        self.left -= 1
+        step = self.sanitizer.tracker.state.history.step
+        self._append("hits", facts | {"event": self.sanitizer.events, "step": step, "fault": self.armed})
         return True
 
+    def _listen(self) -> None:
+        if self.sanitizer is None:
+            from kvsan.hooks import current
 
-def _leak(hits: Hits, original: Fault, pool: Any, free_index: Any) -> Any:
-    """A release forgets the last slot."""
-    if pool.free_group is None and free_index.numel() > 1 and hits.strike():
+            self.sanitizer = current()
+            self.sanitizer.add_plugin(self, "faults")
+
+    @pluggy.HookimplMarker("kvsan")
+    def kvsan_finding(self, finding: Any) -> None:
+        """kvsan calls this with every finding, before anybody asks whether there was one like it."""
+        from kvsan.serialize import to_dict
+
+        self._append("found", to_dict(finding, defaults=False))
+
+    def _append(self, what: str, line: Any) -> None:
+        with open(f"{self.file}.{what}", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    # -- what faults ask of the scheduler
+
+    def requests(self) -> list[Any]:
+        """The requests that hold a row."""
+        batches = [self.processed, self.scheduler.running_batch, self.scheduler.last_batch]
+        found = {id(req): req for batch in batches if batch is not None for req in batch.reqs if req.kv.holds_kv}
+        return list(found.values())
+
+    def owner(self, kv: Any) -> str | None:
+        """Whose record this is."""
+        return next((str(req.rid) for req in self.requests() if req.kv is kv), None)
+
+    def row(self, kv: Any) -> Any:
+        """The slots that the record's row maps, shape [allocated]."""
+        return self.scheduler.req_to_token_pool.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len].long()
+
+    def of_row(self, number: int) -> str | None:
+        """Who has the row."""
+        return next((str(req.rid) for req in self.requests() if req.kv.req_pool_idx == number), None)
+
+
+# -- token slots
+
+
+def leak(switch: Switch, original: Original, tree: Any, kv: Any, ranges: Any) -> Any:
+    """A release forgets its last slot, with pages the last page."""
+    page = tree.page_size
+    begin, end = ranges[-1] if ranges else (0, 0)
+    kept = max(begin, (end - 1) // page * page)
+    owner = switch.owner(kv)
+    if end > begin and owner and switch.strike(owner=owner, slots=switch.row(kv)[kept:end].tolist()):
+        ranges = [*ranges[:-1], (begin, kept)]
+    return original(tree, kv, ranges)
+
+
+def lost_in_free(switch: Switch, original: Original, pool: Any, free_index: Any) -> Any:
+    """The allocator forgets the last slot of what it is given."""
+    if pool.free_group is None and free_index.numel() > 1 and switch.strike(slots=free_index[-1:].tolist()):
         free_index = free_index[:-1]
     return original(pool, free_index)
 
 
-def _double_free(hits: Hits, original: Fault, pool: Any, free_index: Any) -> Any:
+def lost_in_eviction(switch: Switch, original: Original, pool: Any, free_index: Any) -> Any:
+    """The allocator forgets the last slot of what the cache gives back."""
+    return (lost_in_free if switch.evicting else _harmless)(switch, original, pool, free_index)
+
+
+def evicted_twice(switch: Switch, original: Original, pool: Any, free_index: Any) -> Any:
+    """The allocator puts what the cache gives back into its free list twice."""
+    return (added_twice if switch.evicting else _harmless)(switch, original, pool, free_index)
+
+
+def _harmless(switch: Switch, original: Original, pool: Any, free_index: Any) -> Any:
+    return original(pool, free_index)
+
+
+def lost_page(switch: Switch, original: Original, pool: Any, *page_ids: Any) -> Any:
+    """The allocator forgets the last page of what it is given."""
+    if page_ids[-1].numel() and switch.strike(pages=page_ids[-1][-1:].tolist()):
+        page_ids = (*page_ids[:-1], page_ids[-1][:-1])
+    return original(pool, *page_ids)
+
+
+def double_free(switch: Switch, original: Original, tree: Any, kv: Any, ranges: Any) -> Any:
     """A release runs twice."""
+    result = original(tree, kv, ranges)
+    slots = [slot for begin, end in ranges for slot in switch.row(kv)[begin:end].tolist()]
+    owner = switch.owner(kv)
+    if slots and owner and switch.strike(owner=owner, slots=slots):
+        original(tree, kv, ranges)
+    return result
+
+
+def added_twice(switch: Switch, original: Original, pool: Any, free_index: Any) -> Any:
+    """The allocator puts what it is given into its free list twice."""
     result = original(pool, free_index)
-    if pool.free_group is None and free_index.numel() > 1 and hits.strike():
+    if pool.free_group is None and free_index.numel() > 1 and switch.strike(slots=free_index.tolist()):
         original(pool, free_index)
     return result
 
 
-def _stale_prefix(hits: Hits, original: Fault, pool: Any, indices: Any, values: Any) -> Any:
-    """A matched prefix is not written into its row. (A later chunk writes what is there already: that is no chance.)"""
-    run = isinstance(indices, tuple) and isinstance(indices[1], slice)
-    if run and indices[1].start == 0 and (indices[1].stop or 0) > 4:
-        same = bool((pool.req_to_token[indices] == values).all())
-        if not same and hits.strike():
-            return None
-    return original(pool, indices, values)
+def page_twice(switch: Switch, original: Original, pool: Any, free_index: Any, *, start_pos: int) -> Any:
+    """A page is given back again, through a slot of it that the first release did not name."""
+    result = original(pool, free_index, start_pos=start_pos)
+    other = int(free_index[-1]) + 1 if free_index.numel() else 0
+    if other % pool.page_size and switch.strike(slots=[other]):
+        pool.free(free_index[-1:] + 1)
+    return result
 
 
-def _lock_leak(hits: Hits, original: Fault, tree: Any, lock: Any) -> Any:
-    """An unlock is skipped."""
-    if lock is not None and hits.strike():
-        return None
-    return original(tree, lock)
-
-
-def _row_leak(hits: Hits, original: Fault, pool: Any, indices: Any) -> Any:
-    """A row is not given back."""
-    if hits.strike():
-        return None
-    return original(pool, indices)
-
-
-def _row_double_free(hits: Hits, original: Fault, pool: Any, indices: Any) -> Any:
-    """A row is given back twice."""
-    if hits.strike():
-        original(pool, indices)
-    return original(pool, indices)
-
-
-def _foreign_free(hits: Hits, original: Fault, tree: Any, kv: Any, ranges: Any) -> Any:
-    """A release frees the first slot of its prefix, which the tree holds, along with its own."""
-    if kv.cache_protected_len > 0 and ranges and ranges[0][0] == kv.cache_protected_len and hits.strike():
-        ranges = [(kv.cache_protected_len - 1, ranges[0][1]), *ranges[1:]]
+def foreign_free(switch: Switch, original: Original, tree: Any, kv: Any, ranges: Any) -> Any:
+    """A release frees the last slot of its prefix, which the tree holds, along with its own."""
+    held = kv.cache_protected_len
+    owner = switch.owner(kv)
+    chance = held > 0 and ranges and ranges[0][0] == held and owner
+    if chance and switch.strike(owner=owner, slots=switch.row(kv)[held - 1 : held].tolist()):
+        ranges = [(held - 1, ranges[0][1]), *ranges[1:]]
     return original(tree, kv, ranges)
 
 
-def _double_alloc(hits: Hits, original: Fault, pool: Any, need_size: int) -> Any:
+def invalid_free(switch: Switch, original: Original, pool: Any, free_index: Any, *, start_pos: int) -> Any:
+    """A release gives the padding slot back along with its own."""
+    import torch
+
+    if free_index.numel() and switch.strike(slots=[0]):
+        free_index = torch.cat((free_index, torch.zeros(1, dtype=free_index.dtype)))
+    return original(pool, free_index, start_pos=start_pos)
+
+
+def double_alloc(switch: Switch, original: Original, pool: Any, need_size: int) -> Any:
     """The free list keeps a slot that it hands out."""
     import torch
 
     result = original(pool, need_size)
-    if result is not None and result.numel() > 1 and hits.strike():
+    if result is not None and result.numel() and switch.strike(slots=result[:1].tolist()):
         pool.free_pages = torch.cat((result[:1], pool.free_pages))
     return result
 
 
-FAULTS: dict[str, tuple[str, Fault, int, str]] = {
-    "leak": (f"{TOKEN}.free", _leak, 0, "leak"),
-    "double_free": (f"{TOKEN}.free", _double_free, 0, "double_free"),
-    "stale_prefix": (f"{ROWS}.write", _stale_prefix, 2, "stale_row"),
-    "lock_leak": (f"{TREE}.unlock", _lock_leak, 3, "lock_leak"),
-    "row_leak": (f"{ROWS}.free_rows", _row_leak, 2, "leak"),
-    "row_double_free": (f"{ROWS}.free_rows", _row_double_free, 2, "double_free"),
-    "foreign_free": (f"{TREE}.free_kv_row", _foreign_free, 2, "free_not_owner"),
-    "double_alloc": (f"{TOKEN}.alloc", _double_alloc, 6, "double_alloc"),
+def double_alloc_page(switch: Switch, original: Original, pool: Any, *args: Any, **named: Any) -> Any:
+    """The free list keeps a page that it hands out for a prefill."""
+    import torch
+
+    result = original(pool, *args, **named)
+    if result is not None and result.numel() and switch.strike(pages=(result[-1:] // pool.page_size).tolist()):
+        pool.free_pages = torch.cat((result[-1:] // pool.page_size, pool.free_pages))
+    return result
+
+
+def reserved_slot(switch: Switch, original: Original, pool: Any, need_size: int) -> Any:
+    """The padding slot is handed out instead of a free one."""
+    import torch
+
+    result = original(pool, need_size)
+    if result is not None and result.numel() and switch.strike(slots=[0]):
+        pool.free_pages = torch.cat((result[:1], pool.free_pages))
+        result = torch.cat((torch.zeros(1, dtype=result.dtype), result[1:]))
+    return result
+
+
+def early_free(switch: Switch, original: Original, scheduler: Any, batch: Any, result: Any) -> Any:
+    """A slot of a running request is given back while a batch that captured it is in flight."""
+    for req in scheduler.running_batch.reqs:
+        kv = req.kv
+        if not req.finished() and kv.holds_kv and kv.kv_committed_len > kv.cache_protected_len + 2:
+            slot = switch.row(kv)[kv.cache_protected_len + 1].reshape(1)
+            if switch.strike(owner=str(req.rid), slots=slot.tolist()):
+                scheduler.token_to_kv_pool_allocator.free(slot)
+            break
+    return original(scheduler, batch, result)
+
+
+# -- rows
+
+
+def stale_prefix(switch: Switch, original: Original, pool: Any, indices: Any, values: Any) -> Any:
+    """A matched prefix is not written into its row. (A later chunk writes what is there already: that is no chance.)"""
+    if isinstance(indices[1], slice) and indices[1].start == 0 and (indices[1].stop or 0) > 4:
+        row = int(indices[0])
+        same = bool((pool.req_to_token[indices] == values).all())
+        if not same and switch.strike(row=row, length=int(indices[1].stop)):
+            return None
+    return original(pool, indices, values)
+
+
+def row_leak(switch: Switch, original: Original, pool: Any, req: Any) -> Any:
+    """A request forgets its row instead of giving it back."""
+    if switch.strike(owner=str(getattr(req, "rid", "")), row=int(req.kv.req_pool_idx)):
+        req.kv.req_pool_idx = None
+        return None
+    return original(pool, req)
+
+
+def row_lost(switch: Switch, original: Original, pool: Any, indices: Any) -> Any:
+    """The pool forgets the rows that it is given."""
+    if switch.strike(row=int(indices[0])):
+        return None
+    return original(pool, indices)
+
+
+def row_double_free(switch: Switch, original: Original, pool: Any, req: Any) -> Any:
+    """A request gives its row back twice."""
+    row = req.kv.req_pool_idx
+    result = original(pool, req)
+    if switch.strike(owner=str(getattr(req, "rid", "")), row=int(row)):
+        original(pool, SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=row)))
+    return result
+
+
+def row_added_twice(switch: Switch, original: Original, pool: Any, indices: Any) -> Any:
+    """The pool puts the rows that it is given into its free list twice."""
+    if switch.strike(row=int(indices[0])):
+        original(pool, indices)
+    return original(pool, indices)
+
+
+def row_freed_early(switch: Switch, original: Original, pool: Any, indices: Any, values: Any) -> Any:
+    """A row is given back while its request goes on decoding on it."""
+    result = original(pool, indices, values)
+    if not isinstance(indices[1], slice):
+        row = int(indices[0][0])
+        if switch.strike(owner=switch.of_row(row), row=row):
+            pool.free(SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=row)))
+    return result
+
+
+def use_after_free(switch: Switch, original: Original, pool: Any, indices: Any, values: Any) -> Any:
+    """The slot of a decode step is given back before the batch that is to use it is launched."""
+    result = original(pool, indices, values)
+    decodes = not isinstance(indices[1], slice)
+    if decodes and switch.strike(owner=switch.of_row(int(indices[0][0])), slots=values[:1].tolist()):
+        switch.scheduler.token_to_kv_pool_allocator.free(values[:1].long())
+    return result
+
+
+def alias(switch: Switch, original: Original, pool: Any, indices: Any, values: Any) -> Any:
+    """A decode step writes the slot of the second request into the row of the first as well."""
+    if not isinstance(indices[1], slice) and values.numel() > 1:
+        rows = indices[0][:2].tolist()
+        owners = [switch.of_row(int(row)) for row in rows]
+        if switch.strike(owners=owners, slots=values[1:2].tolist(), lost=values[:1].tolist()):
+            values = values.clone()
+            values[0] = values[1]
+    return original(pool, indices, values)
+
+
+def orphan(switch: Switch, original: Original, pool: Any, indices: Any, values: Any) -> Any:
+    """The second slot of a prefill is written over the first."""
+    result = original(pool, indices, values)
+    if isinstance(indices[1], slice) and values.numel() > 4:
+        row, begin = int(indices[0]), indices[1].start
+        if switch.strike(row=row, slots=values[:1].tolist(), twice=values[1:2].tolist()):
+            original(pool, (row, slice(begin, begin + 1)), values[1:2])
+    return result
+
+
+def record_contract(switch: Switch, original: Original, kv: Any) -> Any:
+    """A release leaves its record as if it still had KV."""
+    if switch.strike(allocated=int(kv.kv_allocated_len)):
+        return None
+    return original(kv)
+
+
+# -- the prefix cache
+
+
+def lock_leak(switch: Switch, original: Original, tree: Any, lock: Any) -> Any:
+    """A release skips its unlock."""
+    if lock is not None and switch.strike(node=str(lock.node)):
+        return None
+    return original(tree, lock)
+
+
+def lock_underflow(switch: Switch, original: Original, tree: Any, lock: Any) -> Any:
+    """A release unlocks twice."""
+    result = original(tree, lock)
+    if lock is not None and switch.strike(node=str(lock.node)):
+        original(tree, lock)
+    return result
+
+
+def evict_locked(switch: Switch, original: Original, tree: Any, *args: Any, **named: Any) -> Any:
+    """An eviction takes a slot of a node that a running request has locked."""
+    for req in switch.requests():
+        if req.lock is not None and req.kv.cache_protected_len > 2 and not req.finished():
+            slot = switch.row(req.kv)[req.kv.cache_protected_len - 1].reshape(1)
+            if switch.strike(owner=str(req.rid), slots=slot.tolist(), node=str(req.lock.node)):
+                tree.token_to_kv_pool_allocator.free(slot)
+            break
+    return original(tree, *args, **named)
+
+
+def namespace_mixup(switch: Switch, original: Original, tree: Any, req: Any, *args: Any, **named: Any) -> Any:
+    """A request's key domain is dropped when its prefix is looked up."""
+    key = original(tree, req, *args, **named)
+    if req.extra_key is not None and switch.strike(owner=str(req.rid), domain=req.extra_key):
+        key.extra_key = None
+    return key
+
+
+# -- order, and the engine's totals
+
+
+def no_barrier(switch: Switch, original: Original, scheduler: Any) -> Any:
+    """The barrier after a forward's reads is left out."""
+    if not switch.strike():
+        original(scheduler)
+
+
+def count_mismatch(switch: Switch, original: Original, *args: Any, **named: Any) -> Any:
+    """The engine counts one slot too many as evictable."""
+    pool, available, evictable, *rest = args
+    if switch.strike(available=int(available), evictable=int(evictable)):
+        evictable += 1
+    return original(pool, available, evictable, *rest, **named)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a fault wraps, how, and how often it strikes once armed; `below`: a wrapper that can be armed `:inside`."""
+
+    where: str
+    act: Callable[..., Any]
+    strikes: int = 1
+    below: tuple[str, Callable[..., Any]] | None = None
+
+
+def only_below(where: str, act: Callable[..., Any]) -> Fault:
+    """A fault that makes sense between probe and engine only."""
+    return Fault(where, act, below=(where, act))
+
+
+ALWAYS = 1 << 30
+
+FAULTS: dict[str, Fault] = {
+    "leak": Fault(f"{BASE_TREE}.free_kv_row", leak, below=(f"{TOKEN}.free", lost_in_free)),
+    "leak_page": Fault(f"{BASE_TREE}.free_kv_row", leak, below=(f"{PAGED}._release_page_ids", lost_page)),
+    "double_free": Fault(f"{BASE_TREE}.free_kv_row", double_free, below=(f"{TOKEN}.free", added_twice)),
+    "page_twice": Fault(f"{PAGED}.free_segment", page_twice),
+    "foreign_free": Fault(f"{BASE_TREE}.free_kv_row", foreign_free),
+    "invalid_free": Fault(f"{BASE}.free_segment", invalid_free),
+    "double_alloc": Fault(f"{TOKEN}.alloc", double_alloc),
+    "double_alloc_page": Fault(f"{PAGED}.alloc_extend", double_alloc_page),
+    "reserved_slot": only_below(f"{TOKEN}.alloc", reserved_slot),
+    "evict_leak": only_below(f"{TOKEN}.free", lost_in_eviction),
+    "evict_twice": only_below(f"{TOKEN}.free", evicted_twice),
+    "early_free": Fault(f"{SCHEDULER}:Scheduler.process_batch_result", early_free),
+    "stale_prefix": Fault(f"{ROWS}.write", stale_prefix, below=(f"{ROWS}.write", stale_prefix)),
+    "row_leak": Fault(f"{ROWS}.free", row_leak, below=(f"{ROWS}.free_rows", row_lost)),
+    "row_double_free": Fault(f"{ROWS}.free", row_double_free, below=(f"{ROWS}.free_rows", row_added_twice)),
+    "row_freed_early": Fault(f"{ROWS}.write", row_freed_early),
+    "use_after_free": Fault(f"{ROWS}.write", use_after_free),
+    "alias": Fault(f"{ROWS}.write", alias),
+    "orphan": Fault(f"{ROWS}.write", orphan),
+    "record_contract": Fault(f"{RECORD}.mark_kv_released", record_contract),
+    "lock_leak": Fault(f"{TREE}.unlock", lock_leak),
+    "lock_underflow": Fault(f"{TREE}.unlock", lock_underflow),
+    "evict_locked": only_below(f"{TREE}._evict", evict_locked),
+    "namespace_mixup": Fault(f"{COMMON}:_req_radix_key", namespace_mixup),
+    "no_barrier": Fault(f"{SCHEDULER}:Scheduler._apply_war_barrier", no_barrier, strikes=ALWAYS),
+    "count_mismatch": Fault(f"{TOTALS}._check_pool_invariant", count_mismatch),
 }
-"""By name: what it wraps, how, how many chances it lets go by, and the finding that it must give."""
 
 
 def register() -> None:
-    """SGLang calls this in each of its processes, before the scheduler is made."""
-    chosen = os.environ.get(VARIABLE)
-    if not chosen or SCHEDULER not in sys.modules:
+    """SGLang calls this in each of its processes, before the scheduler is made and kvsan puts its probes in."""
+    file = os.environ.get(VARIABLE)
+    if not file or SCHEDULER not in sys.modules:
         return
-    name, _, place = chosen.partition(":")
-    if place == "inside":  # kvsan's probes come when the scheduler is made, and wrap this
-        _wrap(name)
-        return
-    scheduler = sys.modules[SCHEDULER].Scheduler  # type: ignore[attr-defined]
-    loop = scheduler.run_event_loop
-
-    @functools.wraps(loop)
-    def run_event_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _wrap(name)
-        return loop(self, *args, **kwargs)
-
-    scheduler.run_event_loop = run_event_loop
+    switch = Switch(Path(file))
+    for where in dict.fromkeys(fault.below[0] for fault in FAULTS.values() if fault.below):
+        wrap(where, functools.partial(_inside, switch, where))
+    wrap(f"{TREE}._evict", functools.partial(_evict, switch))
+    wrap(f"{SCHEDULER}:Scheduler.get_next_batch_to_run", functools.partial(_look, switch))
+    wrap(f"{SCHEDULER}:Scheduler.process_batch_result", functools.partial(_process, switch))
 
 
-def _wrap(name: str) -> None:
-    where, fault, spare, _ = FAULTS[name]
+def _look(switch: Switch, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+    switch.look(scheduler)
+    return original(scheduler, *args, **named)
+
+
+def _evict(switch: Switch, original: Original, tree: Any, *args: Any, **named: Any) -> Any:
+    switch.evicting = True
+    try:
+        return original(tree, *args, **named)
+    finally:
+        switch.evicting = False
+
+
+def _process(switch: Switch, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any) -> Any:
+    switch.processed = batch
+    return original(scheduler, batch, *args, **named)
+
+
+def _inside(switch: Switch, where: str, original: Original, *args: Any, **named: Any) -> Any:
+    """The armed fault, if it was armed to act here."""
+    name, _, place = switch.armed.partition(":")
+    if place and switch.left:
+        below = FAULTS[name].below
+        if below is not None and below[0] == where:
+            return below[1](switch, original, *args, **named)
+    return original(*args, **named)
+
+
+def wrap(where: str, act: Callable[..., Any]) -> Callable[[], None]:
+    """Puts `act(original, ...)` in the place of "module:function" or "module:Class.method"; the result undoes it."""
     module, _, path = where.partition(":")
-    owner, attribute = getattr(import_module(module), path.partition(".")[0]), path.partition(".")[2]
-    original, hits = getattr(owner, attribute), Hits(name, spare)
+    *outer, name = path.split(".")
+    owner: Any = functools.reduce(getattr, outer, import_module(module))
+    before = vars(owner)[name]
+    original = before.__func__ if isinstance(before, staticmethod) else before
 
     @functools.wraps(original)
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        return fault(hits, original, *args, **kwargs)
+    def call(*args: Any, **named: Any) -> Any:
+        return act(original, *args, **named)
 
-    setattr(owner, attribute, faulty)
+    setattr(owner, name, staticmethod(call) if isinstance(before, staticmethod) else call)
+    return lambda: setattr(owner, name, before)

@@ -26,21 +26,33 @@ STOP_SECONDS = 45.0
 
 @dataclass
 class Served:
-    """A living server's port and pid; after it has stopped, also what came of it."""
+    """A living server; `stop` ends it, and then its status, log and report are there."""
 
     port: int
-    pid: int
+    folder: Path
+    process: subprocess.Popen[bytes]
+    wrapped: bool
     status: int | None = None
-    log: str = ""
     report: dict[str, Any] = field(default_factory=dict)
 
-    def kinds(self) -> set[str]:
-        """The kinds of the report's findings."""
-        return {finding["kind"] for finding in self.report["findings"]}
+    @property
+    def log(self) -> str:
+        """What the server and kvsan have printed so far."""
+        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
 
-    def first(self, kind: str) -> dict[str, Any]:
-        """The first finding of a kind."""
-        return next(finding for finding in self.report["findings"] if finding["kind"] == kind)
+    def stop(self) -> None:
+        """Ends the server as a person would, and what is left of its session if that takes too long; once."""
+        if self.status is not None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.status = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.status = self.process.wait(10)
+        if self.wrapped:
+            self.report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -116,50 +128,33 @@ def command(model: Path, port: int, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def serving(
-    model: Path, folder: Path, *arguments: str, wrapped: bool = True, options: tuple[str, ...] = (), **variables: str
-) -> Iterator[Served]:
-    """A server for the duration; its report is there afterwards."""
-    port, report, log = free_port(), folder / "report.json", folder / "log"
-    kvsan = [sys.executable, "-m", "kvsan", "run", "--report", str(report), *options, "--"] if wrapped else []
-    with log.open("w", encoding="utf-8") as output:
+def serving(model: Path, folder: Path, *arguments: str, wrapped: bool = True, **variables: str) -> Iterator[Served]:
+    """A server for the duration, under `kvsan run` or (not `wrapped`) by itself."""
+    port = free_port()
+    kvsan = [sys.executable, "-m", "kvsan", "run", "--report", str(folder / "report.json"), "--"] if wrapped else []
+    with (folder / "log").open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             [*kvsan, *command(model, port, *arguments)],
             stdout=output, stderr=subprocess.STDOUT, env=environment(folder, **variables), start_new_session=True,
         )  # fmt: skip
-    served = Served(port, process.pid)
+    served = Served(port, folder, process, wrapped)
     try:
-        _wait_until_healthy(process, port, log)
+        if (
+            not wait_for(lambda: process.poll() is not None or _healthy(port), BOOT_SECONDS)
+            or process.poll() is not None
+        ):
+            raise AssertionError(f"the server did not come up:\n{served.log[-3000:]}")
         yield served
     finally:
-        served.status = _stop(process)
-        served.log = log.read_text(encoding="utf-8", errors="replace")
-    if wrapped:
-        served.report = json.loads(report.read_text(encoding="utf-8"))
+        served.stop()
 
 
-def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    end = time.monotonic() + BOOT_SECONDS
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise AssertionError(f"the server did not come up:\n{log.read_text(errors='replace')[-3000:]}")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> int:
-    """Ends the server as a person would, and what is left of its session if that takes too long."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
+def _healthy(port: int) -> bool:
     try:
-        return process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.wait(10)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 def wait_for(what: Callable[[], bool], seconds: float) -> bool:

@@ -1,0 +1,166 @@
+"""A living server under kvsan: what was found so far, faults that are armed in it, and its way back to health."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvsan.findings import Access, Finding
+from kvsan.serialize import finding_from_dict
+
+from . import load
+from .faults import VARIABLE
+from .server import Served, serving, wait_for
+
+SECONDS = 60.0
+BARRIER = {"SGLANG_ENABLE_WAR_BARRIER": "1"}
+"""On a GPU the barrier is always on."""
+NOT_FATAL = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "0"}
+"""SGLang's own check of its totals warns, and does not end the scheduler."""
+
+
+def frames(access: Access | None) -> list[str]:
+    """The functions of an access's stack, innermost first."""
+    return [frame.function.rsplit(".", 1)[-1] for frame in access.stack] if access is not None else []
+
+
+def known(finding: Finding) -> bool:
+    """Is this SGLang's own fault of sgl-project/sglang#38140: a publication gives back or remaps what a batch that is
+    already launched captured?"""
+    return finding.kind == "stale_capture" and "checkpoint_into_tree" in frames(finding.present)
+
+
+def many(port: int) -> None:
+    """More requests than fit at once, some aborted, no two prompts equal: SGLang's own fault concerns few slots."""
+    load.warm_up(port)
+    answered, errors = load.run(port, 24, ends=24)
+    assert (answered, errors) == (24, [])
+
+
+def few(port: int) -> None:
+    """Three requests at once."""
+    assert load.run(port, 3, ends=24) == (3, [])
+
+
+@dataclass(frozen=True)
+class Struck:
+    """What a fault did: `event` is the index of kvsan's next event then, `step` the scheduler's iteration, `facts` what
+    the fault says of it; `found` are the findings since, without SGLang's own, in the order of their events."""
+
+    event: int
+    step: int
+    facts: dict[str, Any]
+    found: tuple[Finding, ...]
+
+
+class Living:
+    """A server that takes faults one by one."""
+
+    def __init__(self, served: Served, control: Path) -> None:
+        self.served = served
+        self.port = served.port
+        self._control = control
+
+    def findings(self) -> list[Finding]:
+        """All that was found so far, one like another too, as they came."""
+        return [finding_from_dict(line) for line in self._read("found")]
+
+    def strike(self, fault: str, traffic: Callable[[int], object]) -> Struck:
+        """Arms a fault, sends traffic until it has struck, and waits until something was found."""
+        hits, told = len(self._read("hits")), len(self._read("found"))
+        self._control.write_text(fault)
+        try:
+            traffic(self.port)
+            assert wait_for(lambda: len(self._read("hits")) > hits, 5), f"{fault} had no chance to strike"
+        finally:
+            self._control.write_text("")
+        self.rest()
+        facts = self._read("hits")[hits]
+        found = [each for each in self.findings()[told:] if not known(each)]
+        return Struck(facts.pop("event"), facts.pop("step"), facts, tuple(found))
+
+    def rest(self) -> None:
+        """Waits until the scheduler is idle and kvsan has told all that it found."""
+        time.sleep(0.3)  # the scheduler's own idle check comes first
+        assert wait_for(self._flush, SECONDS), "the server does not come to rest"
+        answer = load.post(self.port, "/generate", {"text": "rest", "sampling_params": {"max_new_tokens": 1}})
+        assert answer["meta_info"]["completion_tokens"] == 1
+
+    def serves_cleanly(self) -> None:
+        """Asserts that requests are served and nothing is found but SGLang's own fault."""
+        told = len(self.findings())
+        many(self.port)
+        self.rest()
+        assert [each for each in self.findings()[told:] if not known(each)] == []
+
+    def _flush(self) -> bool:
+        try:
+            return "flushed" in str(load.post(self.port, "/flush_cache", {}))
+        except urllib.error.HTTPError:  # something still runs
+            return False
+
+    def _read(self, what: str) -> list[dict[str, Any]]:
+        file = Path(f"{self._control}.{what}")
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, and the finding that must name it.
+
+    `frame` is a function of the engine (or of the fault) that must stand in the finding's stack; `steps` how many
+    iterations of the scheduler later it may come at most; `traffic` is what gives the fault its chance.
+    """
+
+    fault: str
+    kind: str
+    frame: str
+    steps: int = 0
+    traffic: Callable[[int], object] = many
+
+    def __str__(self) -> str:
+        return self.fault
+
+
+def names(struck: Struck, case: Case) -> None:
+    """Asserts that the first finding since the fault is the one that it must give: in time, of that kind and place, with
+    the owner, the engine's frame, and what the slot or lock comes from."""
+    assert struck.found, "nothing was found"
+    first, facts = struck.found[0], struck.facts
+    said = f"{case.fault} {facts} at {struck.event}, step {struck.step}: {first}"
+    assert first.kind == case.kind, said
+    assert first.present is not None
+    assert first.present.step is not None
+    assert struck.event <= first.at
+    assert first.present.step <= struck.step + case.steps, said
+    assert case.frame in frames(first.present), said
+    if "slots" in facts:
+        assert (first.pool, sorted(first.slots)) == ("kv", sorted(facts["slots"])), said
+    if "row" in facts:
+        assert first.pool == "rows", said
+        assert first.slots == (facts["row"],), said
+    if "node" in facts:
+        assert first.node == facts["node"], said
+    if facts.get("owner"):
+        assert facts["owner"] in (first.owner, first.holder), said
+
+
+def comes_from(finding: Finding) -> set[str]:
+    """The functions that stand in the stacks of what a finding says of its slot's or lock's past."""
+    past = [*finding.provenance, *(held.allocated for held in finding.held), finding.earlier]
+    return {frame for access in past for frame in frames(access)}
+
+
+@contextmanager
+def living(model: Path, folder: Path, *arguments: str, **variables: str) -> Iterator[Living]:
+    """A server under kvsan whose findings can be read while it lives."""
+    control = folder / "fault"
+    control.write_text("")
+    with serving(model, folder, *arguments, **{VARIABLE: str(control)}, **BARRIER, **NOT_FATAL, **variables) as served:
+        yield Living(served, control)

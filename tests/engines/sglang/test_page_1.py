@@ -1,0 +1,98 @@
+"""One server with the default prefix cache, its core in Rust, and pages of one slot: clean but for SGLang's own fault,
+then the faults of the cache, of its locks, of order and of totals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from . import load
+from .living import Case, Living, comes_from, frames, known, living, names
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+    with living(model, tmp_path_factory.mktemp("server"), "--max-total-tokens", "1024") as it:
+        yield it
+
+
+def test_clean(server: Living) -> None:
+    assert load.run(server.port, 40) == (40, [])
+    server.rest()
+    assert load.run(server.port, 12) == (12, [])
+    assert [finding for finding in server.findings() if not known(finding)] == []
+
+
+def test_a_publication_takes_what_the_next_batch_has_captured(server: Living) -> None:
+    """sgl-project/sglang#38140."""
+    assert server.findings(), "equal prompts side by side show it"
+    for found in server.findings():
+        assert found.earlier is not None
+        assert (found.pool, found.earlier.agent) == ("kv", "fwd")
+        assert found.slots
+        assert re.fullmatch(r"(extend|mixed|decode) \d+", found.earlier.batch or "")
+        assert "checkpoint_into_tree" in frames(found.present)
+
+
+def two_domains(port: int) -> None:
+    """A prompt without a key domain, then a longer one in a domain of its own."""
+    request = {"text": load.PREFIX, "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+    load.post(port, "/generate", request)
+    load.post(port, "/generate", {**request, "text": load.PREFIX + "More.", "extra_key": "tenant"})
+
+
+CASES = [
+    Case("foreign_free", "free_not_owner", "free_kv_row"),
+    Case("stale_prefix", "stale_row", "run_batch"),
+    Case("stale_prefix:inside", "stale_row", "run_batch"),
+    Case("lock_leak", "lock_leak", "process_batch_result", steps=1000),
+    Case("evict_leak:inside", "leak", "evict_for_alloc"),
+    Case("evict_twice:inside", "double_free", "evict_for_alloc"),
+    Case("evict_locked:inside", "evict_locked", "evict_for_alloc"),
+    Case("namespace_mixup", "namespace_mixup", "add_one_req", traffic=two_domains),
+    Case("count_mismatch", "count_mismatch", "on_idle"),
+    Case("lock_underflow", "lock_underflow", "checkpoint_into_tree"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_fault(case: Case, server: Living) -> None:
+    struck = server.strike(case.fault, case.traffic)
+    names(struck, case)
+    first = struck.found[0]
+    if case.kind == "count_mismatch":
+        claimed = struck.facts["evictable"] + 1
+        assert first.extra["evictable + protected"] == f"{claimed}, should be {claimed - 1}"
+    else:
+        assert first.owner or first.holder
+    if case.kind in ("lock_leak", "evict_locked"):
+        assert "lock" in frames(first.earlier)
+    elif first.pool is not None and first.slots:
+        assert comes_from(first) & {"alloc_token_slots", "alloc_req_slots"}, first
+    server.serves_cleanly()
+
+
+def test_without_the_barrier_the_missing_order_is_named(server: Living) -> None:
+    struck = server.strike("no_barrier", lambda port: load.run(port, 16))
+    race = struck.found[0]
+    assert (race.kind, race.pool) == ("race", "rows")
+    assert race.present is not None
+    assert race.earlier is not None
+    assert (race.present.agent, race.earlier.agent) == ("sched", "fwd")
+    assert race.earlier.owner
+    assert "run_batch" in frames(race.earlier)
+    assert "nothing makes sched wait for fwd" in race.missing
+    assert {finding.kind for finding in struck.found} == {"race"}
+    server.serves_cleanly()
+
+
+def test_the_report(server: Living) -> None:
+    told = {(finding.kind, finding.token) for finding in server.findings()}
+    server.served.stop()
+    report = server.served.report
+    assert {(finding["kind"], finding["token"]) for finding in report["findings"]} == told
+    assert report["failures"] == []
+    assert server.served.status == 88
