@@ -12,12 +12,13 @@ SGLANG := .venv-sglang
 ENGINE_PYTHON ?= python3.11
 ENGINE_SECONDS := 3600
 
-.PHONY: help setup demo test test-engines soak bench check format clean
+.PHONY: help setup demo test test-engines side-by-side soak bench check format clean
 
 help:
 	@echo "make demo          the main job: kvsan run finds a race in a server, then the same server without the bug"
 	@echo "make test          the tests"
 	@echo "make test-engines  the tests with real engines"
+	@echo "make side-by-side  kvsan beside SGLang's own checks; its last result is docs/side-by-side.md"
 	@echo "make soak          the full counts of tests; its last result is docs/soak.md"
 	@echo "make bench         what an event costs"
 	@echo "make check         format, lint, and types of the installed package"
@@ -47,6 +48,11 @@ test-engines:
 	@echo "== test-engines: SGLang 0.5.23 in $(SGLANG)"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
 	timeout $(ENGINE_SECONDS) $(SGLANG)/bin/python -m pytest tests/engines -o faulthandler_timeout=600 $(ENGINE_TESTS)
+
+side-by-side:
+	@echo "== side-by-side: about half an hour; the result goes into docs/side-by-side.md"
+	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
+	$(SGLANG)/bin/python -m tests.engines.side_by_side --write docs/side-by-side.md
 
 soak: $(READY)
 	@echo "== soak: the full counts, about half an hour; the result goes into docs/soak.md"

@@ -77,8 +77,9 @@ class Switch:
         if not self.left:
             return False
         self.left -= 1
-        step = self.sanitizer.tracker.state.history.step
-        self._append("hits", facts | {"event": self.sanitizer.events, "step": step, "fault": self.armed})
+        if self.sanitizer.enabled:
+            facts |= {"event": self.sanitizer.events, "step": self.sanitizer.tracker.state.history.step}
+        self._append("hits", facts | {"fault": self.armed})
         return True
 
     def _listen(self) -> None:
@@ -86,7 +87,8 @@ class Switch:
             from kvsan.hooks import current
 
             self.sanitizer = current()
-            self.sanitizer.add_plugin(self, "faults")
+            if self.sanitizer.enabled:
+                self.sanitizer.add_plugin(self, "faults")
 
     @pluggy.HookimplMarker("kvsan")
     def kvsan_finding(self, finding: Any) -> None:

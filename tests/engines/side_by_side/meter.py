@@ -1,8 +1,8 @@
 """A plugin of SGLang that weighs its scheduler's steps, and lets its kv-canary run on a CPU.
 
-`KVSAN_TEST_METER=FILE`: whenever the scheduler is idle, FILE holds {"steps", "step_s", "forward_s"}: scheduler steps that
-launched a batch so far, CPU seconds of the scheduler's thread in them, and of these the seconds in the model's forward
-(which is on a GPU elsewhere).
+`KVSAN_TEST_METER=FILE`: whenever the scheduler is idle, FILE holds {"steps", "step_s", "forward_s"}: scheduler steps
+that launched a batch so far, CPU seconds of the scheduler's thread in them, and of these the seconds in the model's
+forward (which is on a GPU elsewhere).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def weigh(meter: Meter) -> None:
 
 
 def canary_on_cpu() -> None:
-    """kv-canary copies its results on a stream of their own into pinned memory; a CPU has neither, and needs neither."""
+    """kv-canary copies its results on a stream of their own into pinned memory; a CPU has neither and needs none."""
     import torch
     from sglang.srt.kv_canary.runner import canary_manager
     from sglang.srt.kv_canary.runner.future_tensor import FutureTensors
@@ -97,7 +97,9 @@ def canary_on_cpu() -> None:
 
     def device_to_host(cls: Any, xs_device: Any, *, d2h_stream: Any) -> Any:
         data = xs_device if isinstance(xs_device, dict) else {_key(): xs_device}
-        copied = {name: each.detach().clone() if isinstance(each, torch.Tensor) else each for name, each in data.items()}
+        copied = {
+            name: each.detach().clone() if isinstance(each, torch.Tensor) else each for name, each in data.items()
+        }
         return cls(_data=copied, _event=torch.cpu.Event())
 
     FutureTensors.device_to_host = classmethod(device_to_host)

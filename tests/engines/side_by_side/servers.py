@@ -1,0 +1,72 @@
+"""The servers that are compared: without checks, with SGLang's own, and under kvsan."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..sglang import server
+from ..sglang.faults import VARIABLE as FAULT
+from . import meter
+
+BARRIER = {"SGLANG_ENABLE_WAR_BARRIER": "1"}
+IDLE_WARNS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "0"}
+
+
+@dataclass(frozen=True)
+class Checker:
+    """One way to watch a server. `says` matches the lines of the log that name a fault."""
+
+    name: str
+    says: re.Pattern[str]
+    arguments: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    wrapped: bool = False
+    kills: bool = False
+
+
+NOTHING = re.compile(r"(?!)")
+TOTALS = r"Mem Leak Detected|memory leak detected|KV double free|KV page use-after-free"
+
+PLAIN = Checker("no checks", NOTHING, variables=IDLE_WARNS)
+STRICT = Checker(
+    "strict checks",
+    re.compile(TOTALS),
+    variables={"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"},
+    kills=True,
+)
+CANARY = Checker(
+    "kv-canary",
+    re.compile(r"kv_canary violation|\[canary\].*violation"),
+    arguments=("--kv-canary", "log", "--kv-canary-real-data", "partial", "--kv-canary-sweep-interval", "5"),
+    variables={"TRITON_INTERPRET": "1", **IDLE_WARNS},
+)
+KVSAN = Checker(
+    "kvsan", re.compile(r"^kvsan: [A-Z ]+ on (?!.*checkpoint_into_tree)"), variables=IDLE_WARNS, wrapped=True
+)
+"""Without the line of SGLang's own fault, sgl-project/sglang#38140, which has nothing to do with the faults put in."""
+
+
+@contextmanager
+def serving(checker: Checker, tiny: Path, folder: Path, tokens: int, **more: str) -> Iterator[server.Served]:
+    """A server under the checker, with a meter, and with faults that can be armed (file `fault` of the folder)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "fault").write_text("")
+    stand_ins = server.write_stand_ins(folder)
+    shutil.copy(meter.__file__, stand_ins / "kvsan_test_meter.py")
+    plugin = stand_ins / "kvsan_test_meter-0.dist-info"
+    plugin.mkdir(exist_ok=True)
+    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: kvsan-test-meter\nVersion: 0\n", encoding="utf-8")
+    (plugin / "entry_points.txt").write_text(
+        "[sglang.srt.plugins]\nmeter = kvsan_test_meter:register\n", encoding="utf-8"
+    )
+    variables = {
+        **BARRIER, **checker.variables, FAULT: str(folder / "fault"), meter.VARIABLE: str(folder / "meter"), **more,
+    }  # fmt: skip
+    arguments = ("--max-total-tokens", str(tokens), *checker.arguments)
+    with server.serving(tiny, folder, *arguments, wrapped=checker.wrapped, **variables) as served:
+        yield served
