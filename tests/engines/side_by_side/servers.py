@@ -30,7 +30,8 @@ class Checker:
 
 
 NOTHING = re.compile(r"(?!)")
-TOTALS = r"Mem Leak Detected|memory leak detected|KV double free|KV page use-after-free"
+TOTALS = r"^(?:\w*Error: |\[\d).*(?:Mem Leak Detected|memory leak detected|KV double free|KV page use-after-free)"
+"""Of an exception or a line of the log; not of the source in a traceback."""
 
 PLAIN = Checker("no checks", NOTHING, variables=IDLE_WARNS)
 STRICT = Checker(

@@ -51,6 +51,7 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     ("checker", "line", "words"),
     [
         (STRICT, "AssertionError: Full Pool Mem Leak Detected! total=500", "`Full Pool Mem Leak Detected! total=500`"),
+        (STRICT, '    assert not full_leak, f"Full Pool Mem Leak Detected! {msg}"', None),
         (STRICT, "[2026] Decode batch, #running-req: 3", None),
         (CANARY, "[2026] [canary] x\nkv_canary violation: slot_idx=3", "`x\nkv_canary violation: slot_idx=3`"),
         (CANARY, "[2026] [canary] sweep succeeded 3 times", None),
