@@ -59,16 +59,7 @@ def own(state: State, event: Own) -> None:
     pool.events += 1
     holder = state.holders.get(event.owner)
     revive(state, holder)
-    if (
-        event.slots.size == 1
-        and pool.page == 1
-        and pool.kind != "row"
-        and 0 <= (slot := int(event.slots[0])) < pool.size
-    ):
-        word = pool.words[slot]
-        if word & HELD and not word & HOLDER_MASK:
-            pool.words[slot] = word | holder.bits
-            holder.count(pool.number, 1)
+    if event.slots.size == 1 and pool.kind != "row" and _own_one(pool, int(event.slots[0]), holder):
         return
     slots = with_rest(pool, pool.existing(event.slots))
     words = pool.tenancy[slots]
@@ -76,6 +67,20 @@ def own(state: State, event: Own) -> None:
     name_slots(pool, nobodys, holder)
     if pool.kind == "row":
         _move_mappings(state, pool, nobodys, holder)
+
+
+def _own_one(pool: PoolShadow, slot: int, holder: Holder) -> bool:
+    """The decode step in few steps: one slot that nobody has, or one more of a page that is the holder's already."""
+    if not 0 <= slot < pool.size:
+        return False
+    word = pool.words[slot]
+    if pool.page > 1:
+        block = pool.by_page[slot // pool.page]
+        return word & HOLDER_MASK == holder.bits and not np.count_nonzero((block & (HELD | HOLDER_MASK)) == HELD)
+    if word & HELD and not word & HOLDER_MASK:
+        pool.words[slot] = word | holder.bits
+        holder.count(pool.number, 1)
+    return True
 
 
 def give(state: State, event: Give) -> None:
