@@ -15,7 +15,7 @@ from .faulty_scheduler import SCHEDULERS
 from .forward import Forward
 from .holdings import Holdings
 from .host_tier import HostTier
-from .model import HEADS, Model
+from .model import Model
 from .policies import make_policy
 from .pools import KvPool, RowPool, StatePool
 from .probe import Probe
@@ -28,6 +28,7 @@ from .shards import WHOLE, Shard
 from .states import PER_REQUEST, States
 from .streams import SimulatedDevice
 from .transfers import Carrier
+from .weights import HEADS
 from .window import WindowedKvPool
 
 

@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from .arithmetic import Array
 from .batch import Batch, Item
-from .model import LAYERS, Model, Span, choose
+from .model import Model, Span, choose
 from .pools import ROWS, STATES, KvPool, RowPool, StatePool
 from .probe import Probe
 from .row_writer import RowWriter
 from .streams import Device, Stream, StreamEvent
+from .weights import LAYERS
 
 Slots = npt.NDArray[np.int64]
 

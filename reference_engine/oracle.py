@@ -8,9 +8,10 @@ import numpy as np
 
 from .arithmetic import Array
 from .guesses import MASK, masks
-from .model import DIM, LAYERS, Model, Span, choose
+from .model import Model, Span, choose
 from .request import SamplingParams
 from .tokenizer import EOS
+from .weights import DIM, LANES, LAYERS
 
 
 class Scratch:
@@ -26,7 +27,7 @@ class Scratch:
         return self.kept[layer]
 
     def state(self, layer: int, span: int) -> Array:
-        return np.zeros(DIM)
+        return np.zeros((DIM, LANES))
 
     def keep_states(self, layer: int, span: int, states: Array) -> None:
         pass

@@ -11,9 +11,9 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from .model import DIM, HEAD_DIM, HEADS, LAYERS
 from .probe import Probe
 from .streams import Stream
+from .weights import DIM, HEAD_DIM, HEADS, LANES, LAYERS
 
 Slots = npt.NDArray[np.int64]
 
@@ -48,10 +48,10 @@ class RowPool:
 
 
 class StatePool:
-    """Recurrent states, shape [layers, dim] each. Slot 0 is padding."""
+    """Recurrent states, shape [layers, dim, lanes] each. Slot 0 is padding."""
 
     def __init__(self, states: int, probe: Probe) -> None:
-        self.data = np.full((states + 1, LAYERS, DIM), np.nan)
+        self.data = np.full((states + 1, LAYERS, DIM, LANES), np.nan)
         self.size = states
         self._free = deque(range(1, states + 1))
         self._probe = probe

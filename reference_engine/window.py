@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import bugs
-from .model import LAYERS
 from .pools import KvPool
 from .probe import Probe
 from .streams import Device, Stream, StreamEvent
+from .weights import LAYERS
 
 WINDOW = "window"
 MAP = "full_to_window"
