@@ -38,12 +38,16 @@ _HELP = {
     "profile_sizes": "profile that many prefill sizes before serving",
     "profile_chunks": "chunks of the longest profiled prefill",
     "bug": "a historical bug to switch on",
+    "compute": "exact: NumPy, equal to the oracle to the bit; kernels: torch and Triton, on the GPU if there is one; "
+    "auto: kernels on a GPU that can do what is asked for, else exact",
+    "cuda_graph": "kernels: decode in lanes that a GPU replays, with padding lanes",
 }
 _CHOICES = {
     "loop": ("overlap", "normal"),
     "schedule_policy": (*POLICY_NAMES, *FEATURE_POLICY_NAMES),
     "host_write": ("through", "back"),
     "bug": tuple(BUGS),
+    "compute": ("auto", "exact", "kernels"),
 }
 
 

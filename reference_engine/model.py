@@ -13,7 +13,7 @@ import numpy as np
 
 from .adapters import adapt
 from .arithmetic import Array, attend, linear, normalize, scan
-from .weights import DIM, HEAD_DIM, HEADS, LANES, LAYERS, STEP, Layer, Weights
+from .weights import DIM, HEAD_DIM, HEADS, LAYERS, STATE_DIM, STEP, Layer, Weights
 
 if TYPE_CHECKING:
     from .shards import Shard
@@ -94,7 +94,7 @@ class Model:
         return heads.reshape(-1, DIM)
 
     def _recur(self, index: int, layer: Layer, mixed: Array, spans: list[Span], memory: Memory) -> Array:
-        x, steps, b, c = np.split(mixed, (DIM, 2 * DIM, 2 * DIM + LANES), axis=1)
+        x, steps, b, c = np.split(mixed, (DIM, 2 * DIM, 2 * DIM + STATE_DIM), axis=1)
         delta = (STEP / 2) * (steps + np.sqrt(steps * steps + 1.0))
         outputs = []
         for number, span in enumerate(spans):

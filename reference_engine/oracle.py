@@ -11,7 +11,7 @@ from .guesses import MASK, masks
 from .model import Model, Span, choose
 from .request import SamplingParams
 from .tokenizer import EOS
-from .weights import DIM, LANES, LAYERS
+from .weights import DIM, LAYERS, STATE_DIM
 
 
 class Scratch:
@@ -27,7 +27,7 @@ class Scratch:
         return self.kept[layer]
 
     def state(self, layer: int, span: int) -> Array:
-        return np.zeros((DIM, LANES))
+        return np.zeros((DIM, STATE_DIM))
 
     def keep_states(self, layer: int, span: int, states: Array) -> None:
         pass

@@ -15,7 +15,7 @@ HEADS = 2
 HEAD_DIM = 8
 DIM = HEADS * HEAD_DIM
 HIDDEN = 2 * DIM
-LANES = 8
+STATE_DIM = 8
 """Numbers in the recurrent state of one channel; there are `DIM` channels."""
 LETTERS_BIAS = 3.0
 """Makes the model prefer letters, so that its answers can be looked at."""
@@ -27,8 +27,8 @@ SKIP = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """`mix_in` gives q, k and v of attention, or x, step, b and c of the state space, which has `rates` [DIM, LANES]
-    and `skip` [DIM] beside."""
+    """`mix_in` gives q, k and v of attention, or x, step, b and c of the state space, which also has `rates`
+    [DIM, STATE_DIM] and `skip` [DIM]."""
 
     recurrent: bool
     mix_in: Array
@@ -59,7 +59,7 @@ class Weights:
                 mix_out=3 * matrix(DIM, DIM),
                 up=matrix(DIM, HIDDEN),
                 down=matrix(HIDDEN, DIM),
-                rates=-np.tile(np.arange(1.0, LANES + 1), (DIM, 1)),
+                rates=-np.tile(np.arange(1.0, STATE_DIM + 1), (DIM, 1)),
                 skip=np.full(DIM, SKIP),
             )
             for index in range(LAYERS)
