@@ -111,6 +111,10 @@ def choose(logits: Array, temperature: float, seed: int, position: int) -> int:
     `logits` has shape [vocabulary]. Equal arguments give equal tokens, whatever else is in the batch.
     """
     if temperature > 0.0:
-        noise = np.random.default_rng((seed, position)).gumbel(size=logits.shape[0])
-        logits = logits + temperature * noise
+        logits = logits + noise(temperature, seed, position, logits.shape[0])
     return int(np.argmax(logits))
+
+
+def noise(temperature: float, seed: int, position: int, size: int) -> Array:
+    """What is added to the scores of the position's `size` tokens, so that the best one is a drawn one."""
+    return temperature * np.random.default_rng((seed, position)).gumbel(size=size)
