@@ -50,6 +50,9 @@ _CHOICES = {
     "compute": ("auto", "exact", "kernels"),
 }
 
+_DEFAULTS = {"compute": "auto"}
+"""Where the command line's differ from those of `EngineConfig`, which are the same on every machine."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
@@ -58,13 +61,14 @@ def main(arguments: list[str] | None = None) -> int:
     serve = commands.add_parser("serve", help="serve HTTP until SIGINT or SIGTERM")
     _add_address(serve)
     for field in fields(EngineConfig):
+        default = _DEFAULTS.get(field.name, field.default)
         flag, help_text = "--" + field.name.replace("_", "-"), _HELP[field.name]
         if isinstance(field.default, bool):
             serve.add_argument(flag, action="store_true", help=help_text)
         else:
             kind = int if isinstance(field.default, int) else str
-            shown = help_text if field.default is None else f"{help_text} (default: {field.default})"
-            serve.add_argument(flag, type=kind, default=field.default, choices=_CHOICES.get(field.name), help=shown)
+            shown = help_text if field.default is None else f"{help_text} (default: {default})"
+            serve.add_argument(flag, type=kind, default=default, choices=_CHOICES.get(field.name), help=shown)
     listing = commands.add_parser("bugs", help="list the historical bugs that can be switched on")
     listing.add_argument("--format", choices=("text", "json"), default="text")
     client = commands.add_parser("client", help="send a bundled workload and compare the answers with the right ones")

@@ -7,28 +7,16 @@ there is no schedule policy.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from .probe import Probe
 from .streams import StreamEvent
 
 
-class Cuda(Protocol):
-    """What is used of `torch.cuda`."""
-
-    Stream: Callable[[], Any]
-    Event: Callable[[], Any]
-
-    def stream(self, stream: Any) -> AbstractContextManager[Any]: ...
-
-    def synchronize(self) -> None: ...
-
-
 class CudaEvent:
     """An event of a CUDA device; one never recorded counts as reached."""
 
-    def __init__(self, cuda: Cuda, name: str, probe: Probe) -> None:
+    def __init__(self, cuda: Any, name: str, probe: Probe) -> None:
         self.name = name
         self.event = cuda.Event()
         self._probe = probe
@@ -46,7 +34,7 @@ class CudaEvent:
 class CudaStream:
     """A stream of a CUDA device."""
 
-    def __init__(self, cuda: Cuda, name: str, probe: Probe) -> None:
+    def __init__(self, cuda: Any, name: str, probe: Probe) -> None:
         self.name = name
         self._cuda = cuda
         self._stream = cuda.Stream()
@@ -68,9 +56,9 @@ class CudaStream:
 
 
 class CudaDevice:
-    """The current CUDA device. `cuda` stands in for `torch.cuda`."""
+    """The current CUDA device. `cuda` is `torch.cuda` or has a Stream, an Event, `stream` and `synchronize` like it."""
 
-    def __init__(self, probe: Probe, cuda: Cuda | None = None) -> None:
+    def __init__(self, probe: Probe, cuda: Any = None) -> None:
         if cuda is None:
             import torch
 

@@ -62,7 +62,7 @@ class Engine:
             states=0 if self.states is None else self.states.size + 1,
         )
         self._device, compute = choose(config, sizes, self.kv.address, shard, probe)
-        self.compute_name = compute.name
+        self.compute = compute
         schedule, forward = self._device.stream("sched"), self._device.stream("fwd")
         rows_read, rows_written = self._device.event("rows_read"), self._device.event("rows_written")
         writer = RowWriter(schedule, rows_read, rows_written, probe, compute.write_rows)

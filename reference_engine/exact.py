@@ -25,6 +25,7 @@ class Exact:
     """The rows are [rows, width] int32, the states [states, LAYERS, DIM, STATE_DIM] float64."""
 
     name = "exact"
+    tolerance = 0.0
 
     def __init__(
         self, config: EngineConfig, sizes: Sizes, address: Callable[[int, Slots], Slots], shard: Shard

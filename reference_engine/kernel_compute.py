@@ -14,7 +14,7 @@ from kvsan.kernels import PaddedLanes, decode_attention, state_update, store_kv,
 from kvsan.kernels.padded_lanes import Field, Tensors
 
 from .batch import Batch
-from .compute import GRAPH_LANES, Sizes
+from .compute import GRAPH_LANES, TOLERANCE, Sizes
 from .config import EngineConfig
 from .kernel_model import KernelModel, Scanned
 from .kernel_step import KernelStep
@@ -28,6 +28,7 @@ class KernelCompute:
     DIM, STATE_DIM] of each recurrent one, all float32; `last_drawn` [rows] int64."""
 
     name = "kernels"
+    tolerance = TOLERANCE
 
     def __init__(self, config: EngineConfig, sizes: Sizes, place: torch.device) -> None:
         self.place = place
@@ -107,7 +108,7 @@ class KernelCompute:
     @staticmethod
     def heads(mixed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Queries, keys and values, [tokens, HEADS, HEAD_DIM] each."""
-        return tuple(part.reshape(-1, HEADS, HEAD_DIM).contiguous() for part in mixed.split(DIM, 1))
+        return tuple(part.reshape(-1, HEADS, HEAD_DIM).contiguous() for part in mixed.chunk(3, 1))
 
     def _write_rows(self, writes: list[RowWrite]) -> None:
         """Writes cells no two of which are the same."""

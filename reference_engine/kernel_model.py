@@ -33,7 +33,7 @@ class Scanned:
     @classmethod
     def of(cls, mixed: torch.Tensor) -> Scanned:
         """From a recurrent layer's inputs [tokens, 3 * DIM]."""
-        x, steps, b, c = (part.contiguous() for part in mixed.split((DIM, DIM, STATE_DIM, STATE_DIM), 1))
+        x, steps, b, c = (part.contiguous() for part in mixed.tensor_split((DIM, 2 * DIM, 2 * DIM + STATE_DIM), 1))
         return cls(x, (STEP / 2) * (steps + torch.sqrt(steps * steps + 1.0)), b, c)
 
 

@@ -110,9 +110,14 @@ def choose(logits: Array, temperature: float, seed: int, position: int) -> int:
 
     `logits` has shape [vocabulary]. Equal arguments give equal tokens, whatever else is in the batch.
     """
+    return int(np.argmax(drawing_scores(logits, temperature, seed, position)))
+
+
+def drawing_scores(logits: Array, temperature: float, seed: int, position: int) -> Array:
+    """The scores whose best is the token for the position."""
     if temperature > 0.0:
-        logits = logits + noise(temperature, seed, position, logits.shape[0])
-    return int(np.argmax(logits))
+        return logits + noise(temperature, seed, position, logits.shape[0])
+    return logits
 
 
 def noise(temperature: float, seed: int, position: int, size: int) -> Array:
