@@ -16,7 +16,7 @@ from kvsan.kernels.padded_lanes import Field, Tensors
 from .batch import Batch
 from .compute import GRAPH_LANES, TOLERANCE, Sizes
 from .config import EngineConfig
-from .kernel_model import KernelModel, Scanned
+from .kernel_model import KernelModel, Scanned, to_device
 from .kernel_step import KernelStep
 from .row_writer import RowWrite
 from .tokenizer import VOCABULARY
@@ -71,7 +71,7 @@ class KernelCompute:
 
     def indices(self, numbers: Sequence[int]) -> torch.Tensor:
         """As a tensor of int64 on the device."""
-        return torch.tensor(numbers, dtype=torch.int64, device=self.place)
+        return to_device(torch.tensor(numbers, dtype=torch.int64), self.place)
 
     def lanes_for(self, batch: Batch) -> PaddedLanes | None:
         """The captured decode that the batch runs in, if there is one."""

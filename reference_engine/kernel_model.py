@@ -12,6 +12,11 @@ from .arithmetic import Array
 from .weights import DIM, STATE_DIM, STEP, Layer, Weights
 
 
+def to_device(host: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """Copies without a wait: from memory that is not pinned, torch would wait for all that the stream has to do."""
+    return host.pin_memory().to(place, non_blocking=True) if place.type == "cuda" else host
+
+
 @dataclass(frozen=True, slots=True)
 class Adapted:
     """The tokens [begin, end) of a batch are computed with an adapter."""
@@ -43,7 +48,7 @@ class KernelModel:
 
     def __init__(self, weights: Weights, device: torch.device) -> None:
         def moved(array: Array) -> torch.Tensor:
-            return torch.from_numpy(array).to(device, torch.float32)
+            return to_device(torch.from_numpy(array).float(), device)
 
         self.recurrent_layers = [index for index, layer in enumerate(weights.layers) if layer.recurrent]
         self._tokens, self._positions = moved(weights.tokens), moved(weights.positions)
@@ -75,7 +80,7 @@ class KernelModel:
             mixed = inputs @ layer["mix_in"]
             for part in adapted:
                 factors = adapter_weights(part.adapter, index, inputs.shape[1], mixed.shape[1])
-                down, up = (torch.from_numpy(factor).to(inputs) for factor in factors)
+                down, up = (to_device(torch.from_numpy(factor).float(), x.device) for factor in factors)
                 mixed[part.begin : part.end] += inputs[part.begin : part.end] @ down * up
             x = x + mix(index, mixed) @ layer["mix_out"]
             x = x + torch.relu(_normalize(x) @ layer["up"]) @ layer["down"]

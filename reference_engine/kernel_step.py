@@ -9,7 +9,7 @@ import torch
 from kvsan.kernels import copy_states, extend_attention, selective_scan, store_kv
 
 from .batch import Batch, Item
-from .kernel_model import Adapted, Scanned
+from .kernel_model import Adapted, Scanned, to_device
 from .model import noise
 from .tokenizer import VOCABULARY
 from .weights import DIM
@@ -124,7 +124,7 @@ class KernelStep:
         offsets = [0]
         for _, begin, end in parts:
             offsets.append(offsets[-1] + end - begin)
-        fresh = torch.tensor([first and use.source == 0 for use in uses], device=compute.place)
+        fresh = to_device(torch.tensor([first and use.source == 0 for use in uses]), compute.place)
         x, delta, b, c = (each[tokens] for each in (scanned.x, scanned.delta, scanned.b, scanned.c))
         out[tokens] = selective_scan(
             compute.states[layer],
@@ -152,7 +152,7 @@ class KernelStep:
         drawing = [item for item in items if item.draws]
         if any(item.request.sampling.temperature > 0.0 for item in drawing):
             added = np.stack([_noise(item) for item in drawing])
-            scores = scores + torch.from_numpy(added).to(scores)
+            scores = scores + to_device(torch.from_numpy(added).float(), compute.place)
         tokens = scores.argmax(1)
         if drawing:
             compute.last_drawn[compute.indices([item.row for item in drawing])] = tokens
