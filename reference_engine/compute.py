@@ -106,6 +106,7 @@ def choose(
     # A schedule that is not CUDA's own needs simulated streams, and so does a CPU.
     place = _place() if config.schedule_policy == "in-order" else torch.device("cpu")
     if place.type == "cpu":
+        torch.set_num_threads(1)  # tensors this small are slower when they are shared out
         return simulated, KernelCompute(config, sizes, place)
     from .cuda_streams import CudaDevice
 

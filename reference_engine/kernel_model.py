@@ -14,7 +14,9 @@ from .weights import DIM, STATE_DIM, STEP, Layer, Weights
 
 def to_device(host: torch.Tensor, place: torch.device) -> torch.Tensor:
     """Copies without a wait: from memory that is not pinned, torch would wait for all that the stream has to do."""
-    return host.pin_memory().to(place, non_blocking=True) if place.type == "cuda" else host
+    if place.type == "cpu" or not host.numel():
+        return host.to(place)
+    return host.pin_memory().to(place, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)

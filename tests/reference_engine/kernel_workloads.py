@@ -12,7 +12,7 @@ from kvsan.reference_engine.oracle import Oracle
 from kvsan.reference_engine.request import Finish
 from kvsan.reference_engine.workload import Answer, Arrival
 
-REQUESTS = 4 if interpreter_requested() else 12
+REQUESTS = 4 if interpreter_requested() else 30
 """Triton's interpreter takes a hundredth of a second for a launch."""
 
 

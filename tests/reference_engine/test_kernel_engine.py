@@ -46,7 +46,12 @@ FULL_ONLY = pytest.mark.skipif(interpreter_requested(), reason="takes too many l
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize(
     ("loop", "policy", "cuda_graph"),
-    [("overlap", "in-order", True), ("overlap", "late", False), ("normal", "random", True)],
+    [
+        ("overlap", "in-order", True),
+        ("overlap", "late", False),
+        pytest.param("normal", "random", True, marks=FULL_ONLY),
+        pytest.param("normal", "in-order", False, marks=FULL_ONLY),
+    ],
 )
 def test_tokens_are_right_and_kvsan_is_silent(
     page_size: int, hybrid: bool, cuda_graph: bool, loop: str, policy: str
