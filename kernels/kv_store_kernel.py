@@ -41,22 +41,24 @@ def store_kv_kernel(  # type: ignore[no-untyped-def]
     tl.store(v_pool + slot * v_stride + element, value, mask=in_value)
 
 
-AHEAD = (
+AHEAD = tuple(
     Specialization(
         kernel=store_kv_kernel,
+        variant=dtype,
         signature={
-            "k_pool": "*bf16",
-            "v_pool": "*bf16",
+            "k_pool": f"*{dtype}",
+            "v_pool": f"*{dtype}",
             "k_stride": "i32",
             "v_stride": "i32",
-            "keys": "*bf16",
-            "values": "*bf16",
+            "keys": f"*{dtype}",
+            "values": f"*{dtype}",
             "k_width": "i32",
             "v_width": "i32",
             "slots": "*i64",
             "num_slots": "i32",
         },
         constants={"BLOCK": BLOCK},
-    ),
+    )
+    for dtype in ("fp32", "bf16")
 )
-"""What is compiled ahead of time."""
+"""What is compiled ahead of time: for the reference engine, and for a usual 16-bit model."""

@@ -3,6 +3,8 @@ compiled or interpreted."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
@@ -125,20 +127,23 @@ def state_update_kernel(  # type: ignore[no-untyped-def]
     tl.store(states + slot * state_stride + element, h, mask=kept)
 
 
-_DATA = {"x": "*bf16", "delta": "*bf16", "decay": "*fp32", "b": "*bf16", "c": "*bf16", "skip": "*fp32"}
-_POOL = {"y": "*bf16", "states": "*fp32", "state_stride": "i32", "num_slots": "i32", "slots": "*i64"}
-_SIZES = {"channels": "i32", "lanes": "i32"}
+def _ahead(kernel: Any, dtype: str, lanes: int) -> Specialization:
+    """The kernel for tokens of a dtype, and for a channel's state of so many numbers."""
+    pool = {"y": f"*{dtype}", "states": "*fp32", "state_stride": "i32", "num_slots": "i32", "slots": "*i64"}
+    spans = {"fresh": "*i1", "offsets": "*i64", "num_tokens": "i32"} if kernel is selective_scan_kernel else {}
+    tokens = dict.fromkeys(("x", "delta"), f"*{dtype}") | {"decay": "*fp32"}
+    vectors = dict.fromkeys(("b", "c"), f"*{dtype}") | {"skip": "*fp32", "channels": "i32", "lanes": "i32"}
+    return Specialization(
+        kernel=kernel,
+        variant=f"{dtype},{lanes}",
+        signature=pool | spans | tokens | vectors,
+        constants={"BLOCK_C": BLOCK_C, "BLOCK_N": lanes},
+    )
 
-AHEAD = (
-    Specialization(
-        kernel=selective_scan_kernel,
-        signature=_POOL | {"fresh": "*i1", "offsets": "*i64", "num_tokens": "i32"} | _DATA | _SIZES,
-        constants={"BLOCK_C": BLOCK_C, "BLOCK_N": 16},
-    ),
-    Specialization(
-        kernel=state_update_kernel,
-        signature=_POOL | _DATA | _SIZES,
-        constants={"BLOCK_C": BLOCK_C, "BLOCK_N": 16},
-    ),
+
+AHEAD = tuple(
+    _ahead(kernel, dtype, lanes)
+    for kernel in (selective_scan_kernel, state_update_kernel)
+    for dtype, lanes in (("fp32", 8), ("bf16", 16))
 )
-"""What is compiled ahead of time: a usual 16-bit model with 16 numbers of state for a channel."""
+"""What is compiled ahead of time: the reference engine's states, and those of a usual 16-bit model."""

@@ -38,13 +38,20 @@ _HELP = {
     "profile_sizes": "profile that many prefill sizes before serving",
     "profile_chunks": "chunks of the longest profiled prefill",
     "bug": "a historical bug to switch on",
+    "compute": "exact: NumPy, equal to the oracle to the bit; kernels: torch and Triton, on the GPU if there is one; "
+    "auto: kernels on a GPU that can do what is asked for, else exact",
+    "cuda_graph": "kernels: decode in lanes that a GPU replays, with padding lanes",
 }
 _CHOICES = {
     "loop": ("overlap", "normal"),
     "schedule_policy": (*POLICY_NAMES, *FEATURE_POLICY_NAMES),
     "host_write": ("through", "back"),
     "bug": tuple(BUGS),
+    "compute": ("auto", "exact", "kernels"),
 }
+
+_DEFAULTS = {"compute": "auto"}
+"""Where the command line's differ from those of `EngineConfig`, which are the same on every machine."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,13 +61,14 @@ def main(arguments: list[str] | None = None) -> int:
     serve = commands.add_parser("serve", help="serve HTTP until SIGINT or SIGTERM")
     _add_address(serve)
     for field in fields(EngineConfig):
+        default = _DEFAULTS.get(field.name, field.default)
         flag, help_text = "--" + field.name.replace("_", "-"), _HELP[field.name]
         if isinstance(field.default, bool):
             serve.add_argument(flag, action="store_true", help=help_text)
         else:
             kind = int if isinstance(field.default, int) else str
-            shown = help_text if field.default is None else f"{help_text} (default: {field.default})"
-            serve.add_argument(flag, type=kind, default=field.default, choices=_CHOICES.get(field.name), help=shown)
+            shown = help_text if field.default is None else f"{help_text} (default: {default})"
+            serve.add_argument(flag, type=kind, default=default, choices=_CHOICES.get(field.name), help=shown)
     listing = commands.add_parser("bugs", help="list the historical bugs that can be switched on")
     listing.add_argument("--format", choices=("text", "json"), default="text")
     client = commands.add_parser("client", help="send a bundled workload and compare the answers with the right ones")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .request import Request
 from .streams import StreamEvent
+
+if TYPE_CHECKING:
+    from .compute import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +72,13 @@ class Item:
 class Batch:
     """Items that one forward computes; `mixed` when prefills and decodes go together.
 
-    `drawn[i]` are item i's tokens once `finished` is reached.
+    `step` carries it out on the forward stream, which has done so once `finished` is reached.
     """
 
     name: str
     items: list[Item]
     mixed: bool
-    drawn: list[list[int]] = field(default_factory=list)
+    step: Step | None = None
     finished: StreamEvent | None = None
 
     @property

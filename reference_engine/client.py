@@ -107,24 +107,27 @@ def send(client: Client, arrivals: list[Arrival], concurrency: int) -> list[Resu
         return list(pool.map(one, enumerate(arrivals)))
 
 
-def judge(results: list[Result], arrivals: list[Arrival], oracle: Oracle, max_input: int) -> Counter[str]:
+def judge(
+    results: list[Result], arrivals: list[Arrival], oracle: Oracle, max_input: int, tolerance: float = 0.0
+) -> Counter[str]:
     """How many answers are `right`, `wrong`, `aborted`, `rejected` or `failed`.
 
     Aborted counts as wrong where the tokens before the end were; rejected is an input longer than `max_input` tokens
-    that got an error.
+    that got an error. A token is right whose score is at most `tolerance` below the best one's.
     """
     verdicts: Counter[str] = Counter()
     for result, arrival in zip(results, arrivals, strict=True):
         if len(arrival.prompt) > max_input:
             verdicts["rejected" if result.status == 400 else "wrong"] += 1
             continue
-        right = oracle.generate(list(arrival.prompt), arrival.sampling, arrival.adapter)
+        whole = result.finish not in (None, "abort")
+        right = oracle.accepts(
+            list(arrival.prompt), arrival.sampling, result.tokens, arrival.adapter, tolerance=tolerance, whole=whole
+        )
         if result.status != 200:
             verdicts["failed"] += 1
-        elif result.finish in (None, "abort"):
-            verdicts["aborted" if result.tokens == right[: len(result.tokens)] else "wrong"] += 1
         else:
-            verdicts["right" if result.tokens == right else "wrong"] += 1
+            verdicts["wrong" if not right else "right" if whole else "aborted"] += 1
     return verdicts
 
 
@@ -156,7 +159,8 @@ def run(host: str, port: int, name: str, seed: int, count: int, concurrency: int
     config = EngineConfig(**info["config"])
     arrivals = workload(name, seed, count, config.context_len)
     results = send(client, arrivals, concurrency)
-    verdicts = judge(results, arrivals, Oracle(config.model_seed, hybrid=config.hybrid), config.max_input_len)
+    oracle, tolerance = Oracle(config.model_seed, hybrid=config.hybrid), info["tolerance"]
+    verdicts = judge(results, arrivals, oracle, config.max_input_len, tolerance)
     parts = (f"{verdicts[verdict]} {verdict}" for verdict in ("right", "wrong", "aborted", "rejected", "failed"))
     print(f"{len(results)} requests: {', '.join(parts)}")
     return 1 if verdicts["wrong"] or verdicts["failed"] else 0

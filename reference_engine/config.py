@@ -26,6 +26,8 @@ class EngineConfig:
     With `hybrid`, a state is tracked at every `track_interval` tokens (whole pages), and there is room for that many
     `cached_states` beyond what requests need.
     Before the engine serves, `profile_sizes` prefills of up to `profile_chunks` chunks are timed (see `profiling`).
+    `compute` is "exact", "kernels", or "auto" for what suits the machine (see `compute`); with `cuda_graph` the kernels
+    decode in lanes that a GPU replays.
     `schedule_policy` orders the simulated streams (see `policies`), `seed` seeds the policy, `model_seed` the weights.
     """
 
@@ -54,6 +56,8 @@ class EngineConfig:
     profile_sizes: int = 0
     profile_chunks: int = 1
     bug: str | None = None
+    compute: str = "exact"
+    cuda_graph: bool = False
 
     def __post_init__(self) -> None:
         if self.loop not in ("overlap", "normal"):
@@ -99,8 +103,23 @@ class EngineConfig:
             raise ValueError("draft_tokens, block_size and refine_steps must not be negative, refine_steps not 0")
         if self.guesses and (self.hybrid or (self.draft_tokens and self.block_size)):
             raise ValueError("draft_tokens, block_size and hybrid exclude each other: a state cannot go back")
+        if self.compute not in ("auto", "exact", "kernels"):
+            raise ValueError(f"compute: {self.compute!r} is not 'auto', 'exact' or 'kernels'")
+        if self.compute == "kernels" and self.beyond_kernels:
+            raise ValueError(f"compute: 'kernels' is not there with {', '.join(self.beyond_kernels)}: use 'exact'")
+        if self.cuda_graph and self.compute != "kernels":
+            raise ValueError("cuda_graph: only the kernels decode so, that is with compute 'kernels'")
         if self.bug is not None and self.bug not in BUGS:
             raise ValueError(f"bug: {self.bug!r} is unknown; known are {', '.join(BUGS)}")
+
+    @property
+    def beyond_kernels(self) -> list[str]:
+        """What is asked for that only the exact arithmetic computes."""
+        return [
+            name
+            for name in ("window", "host_tokens", "prealloc_rows", "draft_tokens", "block_size")
+            if getattr(self, name)
+        ]
 
     @property
     def guesses(self) -> bool:

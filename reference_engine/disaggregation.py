@@ -137,6 +137,7 @@ class DecodeSide:
         return None
 
     def _receive(self, slots: list[int], begin: int, layers: Layers) -> None:
+        memory = self._holdings.kv.memory
         for layer, (keys, values) in enumerate(layers):
-            self._holdings.kv.keys[layer][slots] = keys[begin:]
-            self._holdings.kv.values[layer][slots] = values[begin:]
+            memory.keys[layer][slots] = keys[begin:]
+            memory.values[layer][slots] = values[begin:]

@@ -6,8 +6,10 @@ from math import lcm
 
 from kvsan.hooks import current
 
+from .compute import Sizes, choose
 from .config import EngineConfig
 from .disaggregation import DecodeSide, PrefillServer
+from .exact import Exact
 from .faulty_cache import CACHES
 from .faulty_holdings import HOLDINGS
 from .faulty_pools import ROW_POOLS, STATE_POOLS
@@ -15,8 +17,7 @@ from .faulty_scheduler import SCHEDULERS
 from .forward import Forward
 from .holdings import Holdings
 from .host_tier import HostTier
-from .model import HEADS, Model
-from .policies import make_policy
+from .model import Model
 from .pools import KvPool, RowPool, StatePool
 from .probe import Probe
 from .profiling import profile
@@ -26,7 +27,6 @@ from .row_writer import RowWriter
 from .scheduler import Scheduler
 from .shards import WHOLE, Shard
 from .states import PER_REQUEST, States
-from .streams import SimulatedDevice
 from .transfers import Carrier
 from .window import WindowedKvPool
 
@@ -44,37 +44,44 @@ class Engine:
         self._probe = probe
         bug = config.bug or ""
         rows = config.rows + config.prealloc_rows
-        self.rows = ROW_POOLS.get(bug, RowPool)(rows, config.context_len + 1, probe)
+        self.rows = ROW_POOLS.get(bug, RowPool)(rows, probe)
         if config.window:
             self.kv: KvPool = WindowedKvPool(config.kv_tokens, config.page_size, probe, config.window, config.bug)
         else:
-            self.kv = KvPool(config.kv_tokens, config.page_size, probe, heads=HEADS // shard.world)
+            self.kv = KvPool(config.kv_tokens, config.page_size, probe)
         self.states: StatePool | None = None
         if config.hybrid:
             count = PER_REQUEST * (config.rows + 1) + config.cached_states
             self.states = STATE_POOLS.get(bug, StatePool)(count, probe)
         self.cache = CACHES.get(bug, RadixCache)(self.kv, probe, self.states)
         self.cache.rank = shard.rank
-        self._device = SimulatedDevice(make_policy(config.schedule_policy, config.seed), probe)
-        schedule, forward = self._device.stream("sched"), self._device.stream("fwd")
-        writer = RowWriter(
-            self.rows, schedule, self._device.event("rows_read"), self._device.event("rows_written"), probe
+        sizes = Sizes(
+            rows=rows + 1,
+            width=config.context_len + 1,
+            slots=config.kv_tokens + config.page_size,
+            states=0 if self.states is None else self.states.size + 1,
         )
+        self._device, compute = choose(config, sizes, self.kv.address, shard, probe)
+        self.compute = compute
+        schedule, forward = self._device.stream("sched"), self._device.stream("fwd")
+        rows_read, rows_written = self._device.event("rows_read"), self._device.event("rows_written")
+        writer = RowWriter(schedule, rows_read, rows_written, probe, compute.write_rows)
         if isinstance(self.kv, WindowedKvPool):
             self.kv.connect(self._device, schedule, writer.rows_read)
         states = None
         if self.states is not None:
             states = States(self.states, self.cache, lcm(config.track_interval, config.page_size), config.bug)
         holdings = HOLDINGS.get(bug, Holdings)(self.rows, self.kv, self.cache, states, writer, probe, config.bug)
-        model = Model(config.model_seed, hybrid=config.hybrid, window=config.window, shard=shard)
-        runner = Forward(model, self._device, forward, self.rows, self.kv, self.states, writer, probe)
+        runner = Forward(compute, self._device, forward, self.kv, self.states, writer, probe)
+        if isinstance(compute, Exact):
+            self.kv.memory = compute.kv
         self.tier = self.decode_side = None
         if config.host_tokens:
             copies, io = (Carrier(self._device, name, runner.latest, probe) for name in ("copy", "io"))
             self.tier = HostTier(config, self.cache, copies, io, probe)
         if config.prealloc_rows:
             nic = Carrier(self._device, "nic", runner.latest, probe)
-            self.decode_side = DecodeSide(config, holdings, PrefillServer(model), nic, probe)
+            self.decode_side = DecodeSide(config, holdings, PrefillServer(Model(config.model_seed)), nic, probe)
         self.scheduler = SCHEDULERS.get(bug, Scheduler)(config, holdings, runner, probe, self.tier, self.decode_side)
         self.prefill_seconds = profile(self.scheduler, holdings, config, probe)
 

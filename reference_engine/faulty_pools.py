@@ -18,8 +18,8 @@ class PaddingStateHandedOut(StatePool):
 class StaleFreeCursor(RowPool):
     """Of two rows that come back one after the other, the second is put into the free list twice and the first lost."""
 
-    def __init__(self, rows: int, width: int, probe: Probe) -> None:
-        super().__init__(rows, width, probe)
+    def __init__(self, rows: int, probe: Probe) -> None:
+        super().__init__(rows, probe)
         self._cursor_is_stale = False
 
     def take(self, owner: str) -> int:

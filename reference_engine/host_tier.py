@@ -12,6 +12,7 @@ from itertools import count
 
 from . import bugs
 from .config import EngineConfig
+from .memory import KvMemory
 from .pools import KvPool
 from .probe import Probe
 from .radix_cache import Node, RadixCache
@@ -43,6 +44,7 @@ class HostTier:
 
     def __init__(self, config: EngineConfig, cache: RadixCache, copies: Carrier, io: Carrier, probe: Probe) -> None:
         self.pool = KvPool(config.host_tokens, config.page_size, probe, name=HOST, kind="host")
+        self.pool.memory = KvMemory(config.host_tokens + config.page_size)
         self.tree = RadixCache(self.pool, probe, prefix="h")
         self.prefetcher = Prefetcher(config, self.tree, io, probe) if config.storage else None
         self._config = config
@@ -118,7 +120,7 @@ class HostTier:
             name,
             name,
             [Lease(source.kv.name, from_slots, "read"), Lease(target.kv.name, slots, "write")],
-            lambda: _copy(source.kv, from_slots, target.kv, slots),
+            lambda: _copy(source.kv.memory, from_slots, target.kv.memory, slots),
             fenced=self._config.bug != (bugs.BACKUP_NOT_ORDERED if kind == "backup" else bugs.LOAD_NOT_FENCED),
         )
         move = _Move(name, tokens[:end], begin, slots, source, source_node, target, target_node, transfer)
@@ -141,7 +143,7 @@ class HostTier:
         self._probe.req_end(owner=move.name)
 
 
-def _copy(source: KvPool, from_slots: list[int], target: KvPool, to_slots: list[int]) -> None:
+def _copy(source: KvMemory, from_slots: list[int], target: KvMemory, to_slots: list[int]) -> None:
     for layer, (keys, values) in enumerate(zip(source.keys, source.values, strict=True)):
         target.keys[layer][to_slots] = keys[from_slots]
         target.values[layer][to_slots] = values[from_slots]

@@ -1,7 +1,7 @@
-"""The model: a few seeded layers of attention, or of attention and a selective state space (hybrid).
+"""The model on a CPU, exact: what `weights` says, in float64 and `arithmetic`.
 
 The model knows neither rows nor slots: `Memory` is where its keys, values and states live. The engine's memory is paged
-and shared, the oracle's is a plain array, and the results are equal to the bit (see `arithmetic`).
+and shared, the oracle's is a plain array, and the results are equal to the bit.
 """
 
 from __future__ import annotations
@@ -12,20 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from .adapters import adapt
-from .arithmetic import Array, attend, linear, normalize
-from .config import MAX_CONTEXT
-from .tokenizer import EOS, VOCABULARY, encode
+from .arithmetic import Array, attend, linear, normalize, scan
+from .weights import DIM, HEAD_DIM, HEADS, LAYERS, STATE_DIM, STEP, Layer, Weights
 
 if TYPE_CHECKING:
     from .shards import Shard
-
-LAYERS = 2
-HEADS = 2
-HEAD_DIM = 8
-DIM = HEADS * HEAD_DIM
-HIDDEN = 2 * DIM
-LETTERS_BIAS = 3.0
-"""Makes the model prefer letters, so that its answers can be looked at."""
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -51,72 +42,42 @@ class Memory(Protocol):
         """Keys and values [length, heads, dim] of the span's request from position 0 to the span's last."""
 
     def state(self, layer: int, span: int) -> Array:
-        """The request's recurrent state, shape [dim], before the span's first token."""
+        """The request's recurrent state, shape [dim, lanes], before the span's first token."""
 
     def keep_states(self, layer: int, span: int, states: Array) -> None:
-        """Takes the states after each of the span's tokens, shape [tokens, dim]; the last one must be kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """The weights of one layer; `mix_in` gives q, k, v of attention, or input, decay and gate of the state space."""
-
-    recurrent: bool
-    mix_in: Array
-    mix_out: Array
-    up: Array
-    down: Array
+        """Takes the states after each of the span's tokens, shape [tokens, dim, lanes]; the last one must be kept."""
 
 
 class Model:
     """Seeded weights and the forward pass; of several tensor ranks, each has a shard of the attention heads."""
 
     def __init__(self, seed: int, *, hybrid: bool = False, window: int = 0, shard: Shard | None = None) -> None:
-        self._shard = shard
-        random = np.random.default_rng(seed)
-
-        def matrix(rows: int, columns: int) -> Array:
-            weights: Array = random.standard_normal((rows, columns)) / np.sqrt(rows)
-            return weights
-
-        self.hybrid = hybrid
+        self._weights = Weights(seed, hybrid=hybrid)
         self._windows = [0] * (LAYERS - 1) + [window]
-        self._tokens = random.standard_normal((VOCABULARY, DIM))
-        self._positions = random.standard_normal((MAX_CONTEXT, DIM))
-        self._layers = [
-            _Layer(
-                recurrent=hybrid and index == LAYERS - 1,
-                mix_in=2 * matrix(DIM, 3 * DIM),
-                mix_out=3 * matrix(DIM, DIM),
-                up=matrix(DIM, HIDDEN),
-                down=matrix(HIDDEN, DIM),
-            )
-            for index in range(LAYERS)
-        ]
-        self._head = matrix(DIM, VOCABULARY)
-        self._bias = np.zeros(VOCABULARY)
-        self._bias[encode("abcdefghijklmnopqrstuvwxyz ")] = LETTERS_BIAS
-        self._bias[EOS] = 2.5
+        self._shard = shard
 
     def forward(self, tokens: Tokens, spans: list[Span], memory: Memory) -> Array:
         """The last layer's output [tokens, dim] for the batch's tokens; reads and extends the memory."""
         positions = np.concatenate([np.arange(s.first, s.first + s.end - s.begin) for s in spans])
-        x = self._tokens[tokens] + self._positions[positions]
-        for index, layer in enumerate(self._layers):
-            mix = self._recur if layer.recurrent else self._attend
+        x = self._weights.tokens[tokens] + self._weights.positions[positions]
+        for index, layer in enumerate(self._weights.layers):
             inputs = normalize(x)
             mixed = linear(inputs, layer.mix_in)
             for span in spans:
                 if span.adapter is not None:
                     part = slice(span.begin, span.end)
                     mixed[part] = adapt(inputs[part], mixed[part], index, span.adapter)
-            x = x + linear(mix(index, mixed, spans, memory), layer.mix_out)
+            if layer.recurrent:
+                mixed = self._recur(index, layer, mixed, spans, memory)
+            else:
+                mixed = self._attend(index, mixed, spans, memory)
+            x = x + linear(mixed, layer.mix_out)
             x = x + linear(np.maximum(linear(normalize(x), layer.up), 0.0), layer.down)
         return normalize(x)
 
     def logits(self, hidden: Array) -> Array:
         """Scores of the next token, shape [tokens, vocabulary]."""
-        return linear(hidden, self._head) + self._bias
+        return linear(hidden, self._weights.head) + self._weights.bias
 
     def _attend(self, index: int, mixed: Array, spans: list[Span], memory: Memory) -> Array:
         queries, keys, values = (part.reshape(-1, HEADS, HEAD_DIM) for part in np.split(mixed, 3, axis=1))
@@ -132,17 +93,16 @@ class Model:
             heads = self._shard.gather(heads)
         return heads.reshape(-1, DIM)
 
-    def _recur(self, index: int, mixed: Array, spans: list[Span], memory: Memory) -> Array:
-        inputs, decays, gates = np.split(mixed, 3, axis=1)
-        keep = 0.5 + 0.5 * decays / (1.0 + np.abs(decays))
-        states = np.empty_like(inputs)
+    def _recur(self, index: int, layer: Layer, mixed: Array, spans: list[Span], memory: Memory) -> Array:
+        x, steps, b, c = np.split(mixed, (DIM, 2 * DIM, 2 * DIM + STATE_DIM), axis=1)
+        delta = (STEP / 2) * (steps + np.sqrt(steps * steps + 1.0))
+        outputs = []
         for number, span in enumerate(spans):
-            state = memory.state(index, number)
-            for token in range(span.begin, span.end):
-                state = keep[token] * state + inputs[token]
-                states[token] = state
-            memory.keep_states(index, number, states[span.begin : span.end])
-        return states * gates
+            x_, delta_, b_, c_ = (part[span.begin : span.end] for part in (x, delta, b, c))
+            output, states = scan(memory.state(index, number), x_, delta_, layer.rates, b_, c_, layer.skip)
+            memory.keep_states(index, number, states)
+            outputs.append(output)
+        return np.concatenate(outputs)
 
 
 def choose(logits: Array, temperature: float, seed: int, position: int) -> int:
@@ -150,7 +110,16 @@ def choose(logits: Array, temperature: float, seed: int, position: int) -> int:
 
     `logits` has shape [vocabulary]. Equal arguments give equal tokens, whatever else is in the batch.
     """
+    return int(np.argmax(drawing_scores(logits, temperature, seed, position)))
+
+
+def drawing_scores(logits: Array, temperature: float, seed: int, position: int) -> Array:
+    """The scores whose best is the token for the position."""
     if temperature > 0.0:
-        noise = np.random.default_rng((seed, position)).gumbel(size=logits.shape[0])
-        logits = logits + temperature * noise
-    return int(np.argmax(logits))
+        return logits + noise(temperature, seed, position, logits.shape[0])
+    return logits
+
+
+def noise(temperature: float, seed: int, position: int, size: int) -> Array:
+    """What is added to the scores of the position's `size` tokens, so that the best one is a drawn one."""
+    return temperature * np.random.default_rng((seed, position)).gumbel(size=size)

@@ -8,9 +8,10 @@ import numpy as np
 
 from .arithmetic import Array
 from .guesses import MASK, masks
-from .model import DIM, LAYERS, Model, Span, choose
+from .model import Model, Span, choose, drawing_scores
 from .request import SamplingParams
 from .tokenizer import EOS
+from .weights import DIM, LAYERS, STATE_DIM
 
 
 class Scratch:
@@ -26,7 +27,7 @@ class Scratch:
         return self.kept[layer]
 
     def state(self, layer: int, span: int) -> Array:
-        return np.zeros(DIM)
+        return np.zeros((DIM, STATE_DIM))
 
     def keep_states(self, layer: int, span: int, states: Array) -> None:
         pass
@@ -50,6 +51,28 @@ class Oracle:
             if token == EOS and not sampling.ignore_eos:
                 break
         return output
+
+    def accepts(
+        self,
+        prompt: list[int],
+        sampling: SamplingParams,
+        tokens: list[int],
+        adapter: str | None = None,
+        *,
+        tolerance: float = 0.0,
+        whole: bool = True,
+    ) -> bool:
+        """Whether each token's score, after the tokens before it, is at most `tolerance` below the best one's, and the
+        output ends where it must; `whole` false takes an output that was cut short too."""
+        known, ended = list(prompt), False
+        for number, token in enumerate(tokens):
+            scores = self._next(tuple(known), adapter)
+            scores = drawing_scores(scores, sampling.temperature, sampling.seed, len(known))
+            if ended or not scores[token] >= scores.max() - tolerance:
+                return False
+            known.append(token)
+            ended = number + 1 >= sampling.max_new_tokens or (token == EOS and not sampling.ignore_eos)
+        return ended or not whole
 
     def refine(self, prompt: list[int], sampling: SamplingParams, block_size: int, steps: int) -> list[int]:
         """As `generate`, but after the first token in blocks, each refined `steps` times."""

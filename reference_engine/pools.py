@@ -1,4 +1,4 @@
-"""The pools that hand out rows, token slots and recurrent states, and the arrays behind them.
+"""The pools that hand out rows, token slots and recurrent states; what is behind them is the `Compute`'s.
 
 The free lists trust their callers, like those of a production engine: what is given back twice is handed out twice.
 """
@@ -11,7 +11,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from .model import DIM, HEAD_DIM, HEADS, LAYERS
+from .memory import KvMemory
 from .probe import Probe
 from .streams import Stream
 
@@ -25,8 +25,7 @@ STATES = "state"
 class RowPool:
     """Rows of `req_to_token`: cell p of a row is the token slot of position p. Row 0 is padding."""
 
-    def __init__(self, rows: int, width: int, probe: Probe) -> None:
-        self.table = np.zeros((rows + 1, width), dtype=np.int64)
+    def __init__(self, rows: int, probe: Probe) -> None:
         self.size = rows
         self._free = deque(range(1, rows + 1))
         self._probe = probe
@@ -48,10 +47,9 @@ class RowPool:
 
 
 class StatePool:
-    """Recurrent states, shape [layers, dim] each. Slot 0 is padding."""
+    """Recurrent states. Slot 0 is padding."""
 
     def __init__(self, states: int, probe: Probe) -> None:
-        self.data = np.full((states + 1, LAYERS, DIM), np.nan)
         self.size = states
         self._free = deque(range(1, states + 1))
         self._probe = probe
@@ -77,18 +75,17 @@ class StatePool:
 
 
 class KvPool:
-    """Token slots in pages, and for each layer the keys and values [slots, heads, dim] behind them. Page 0 is padding.
+    """Token slots in pages. Page 0 is padding.
 
     `name` and `kind` say which pool of the trace it is: the device's, or a tier's in host memory.
     """
 
-    def __init__(
-        self, tokens: int, page_size: int, probe: Probe, *, name: str = KV, kind: str = "kv", heads: int = HEADS
-    ) -> None:
+    memory: KvMemory
+    """The keys and values behind the slots: there only where they are copied from pool to pool."""
+
+    def __init__(self, tokens: int, page_size: int, probe: Probe, *, name: str = KV, kind: str = "kv") -> None:
         slots = tokens + page_size
         self.name = name
-        self.keys = [np.zeros((slots, heads, HEAD_DIM)) for _ in range(LAYERS)]
-        self.values = [np.zeros((slots, heads, HEAD_DIM)) for _ in range(LAYERS)]
         self.size = tokens
         self.page_size = page_size
         self.free_pages = deque(range(1, slots // page_size))

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-from .pools import KV, ROWS, RowPool
+from .pools import KV, ROWS
 from .probe import Probe
 from .streams import Stream, StreamEvent
-
-Table = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,37 +20,27 @@ class RowWrite:
     owner: str
 
 
-Backend = Callable[[Table, list[RowWrite]], None]
-
-
-def write_rows(table: Table, writes: list[RowWrite]) -> None:
-    """The backend for a table in host memory."""
-    for write in writes:
-        table[write.row, write.position : write.position + len(write.slots)] = write.slots
-
-
 class RowWriter:
     """Writes rows on the schedule stream.
 
     The forward stream records `rows_read` when it has captured its rows. Unless told otherwise, the schedule stream
     waits for that before it writes (write after read); the forward waits for `rows_written` before it reads.
+    `write_rows` carries writes out, in order.
     """
 
     def __init__(
         self,
-        rows: RowPool,
         schedule: Stream,
         rows_read: StreamEvent,
         rows_written: StreamEvent,
         probe: Probe,
-        backend: Backend = write_rows,
+        write_rows: Callable[[list[RowWrite]], None],
     ) -> None:
         self.rows_read = rows_read
         self.rows_written = rows_written
-        self._table = rows.table
         self._schedule = schedule
         self._probe = probe
-        self._backend = backend
+        self._write_rows = write_rows
 
     def write(self, writes: list[RowWrite], *, batch: str | None = None, after_reads: bool = True) -> None:
         """Queues the writes, in order; `batch` names the batch that they prepare."""
@@ -74,5 +59,5 @@ class RowWriter:
                 owner=write.owner,
                 agent=self._schedule.name,
             )
-        self._schedule.submit(lambda: self._backend(self._table, writes))
+        self._schedule.submit(lambda: self._write_rows(writes))
         self._schedule.record(self.rows_written)

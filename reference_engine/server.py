@@ -103,7 +103,9 @@ class Api:
         return AsciiResponse({"session_id": name})
 
     async def server_info(self, http: HttpRequest) -> Response:
-        return AsciiResponse({"config": asdict(self._config), "totals": self._worker.totals})
+        worker = self._worker
+        running = {"compute": worker.compute_name, "tolerance": worker.tolerance}
+        return AsciiResponse({"config": asdict(self._config), "totals": worker.totals, **running})
 
     async def health(self, http: HttpRequest) -> Response:
         if self._worker.failure is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .arithmetic import Array
-from .model import HEADS
+from .weights import HEADS
 
 
 def _itself(local: Array) -> Array:

@@ -9,7 +9,7 @@ from itertools import count
 from . import bugs
 from .arithmetic import Array
 from .config import EngineConfig
-from .pools import KvPool
+from .memory import KvMemory
 from .probe import Probe
 from .radix_cache import Node, RadixCache
 from .request import Request
@@ -78,7 +78,7 @@ class Prefetcher:
         if self._probe.data:
             self._probe.read(self._host.name, slots, owner=owner)
         for start in range(0, len(slots), page):
-            self._storage.put(tokens[: begin + start + page], _read(self._host, slots[start : start + page]))
+            self._storage.put(tokens[: begin + start + page], _read(self._host.memory, slots[start : start + page]))
 
     def begin(self, request: Request) -> None:
         """Starts to read the request's prompt; does nothing where the host tier has it, or has no room for it."""
@@ -118,7 +118,7 @@ class Prefetcher:
             stored = self._storage.get(prefetch.tokens[: prefetch.begin + start + page])
             if stored is None:
                 return
-            _write(self._host, prefetch.slots[start : start + page], stored)
+            _write(self._host.memory, prefetch.slots[start : start + page], stored)
             prefetch.found += page
 
     def _finish(self, prefetch: _Prefetch) -> None:
@@ -134,11 +134,11 @@ class Prefetcher:
         self._probe.req_end(owner=owner)
 
 
-def _read(pool: KvPool, slots: list[int]) -> Page:
-    return [(keys[slots], values[slots]) for keys, values in zip(pool.keys, pool.values, strict=True)]
+def _read(memory: KvMemory, slots: list[int]) -> Page:
+    return [(keys[slots], values[slots]) for keys, values in zip(memory.keys, memory.values, strict=True)]
 
 
-def _write(pool: KvPool, slots: list[int], page: Page) -> None:
+def _write(memory: KvMemory, slots: list[int], page: Page) -> None:
     for layer, (keys, values) in enumerate(page):
-        pool.keys[layer][slots] = keys
-        pool.values[layer][slots] = values
+        memory.keys[layer][slots] = keys
+        memory.values[layer][slots] = values

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import bugs
-from .model import LAYERS
 from .pools import KvPool
 from .probe import Probe
 from .streams import Device, Stream, StreamEvent
+from .weights import LAYERS
 
 WINDOW = "window"
 MAP = "full_to_window"
@@ -30,7 +30,6 @@ class WindowedKvPool(KvPool):
     def __init__(self, tokens: int, page_size: int, probe: Probe, window: int, bug: str | None) -> None:
         super().__init__(tokens, page_size, probe)
         self.window = KvPool(tokens, page_size, probe, name=WINDOW)
-        self.keys[-1], self.values[-1] = self.window.keys[-1], self.window.values[-1]
         self.map: Slots = np.zeros(tokens + page_size, dtype=np.int64)
         self._on_device = self.map.copy()
         self._changes: list[tuple[list[int], list[int]]] = []

@@ -37,6 +37,7 @@ class Worker:
         self.failure: str | None = None
         self._engine = Engine(config, probe)
         self.totals = self._engine.totals()
+        self.compute_name, self.tolerance = self._engine.compute.name, self._engine.compute.tolerance
         self._on_failure = on_failure
         self._inbox: SimpleQueue[Request | CloseSession | str | None] = SimpleQueue()
         self._clients: dict[str, Outputs] = {}

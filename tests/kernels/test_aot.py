@@ -33,13 +33,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 KERNELS = (
     "write_rows_kernel",
-    "store_kv_kernel",
+    "store_kv_kernel[fp32]",
+    "store_kv_kernel[bf16]",
     "decode_attention_kernel[fp32,8]",
     "decode_attention_kernel[bf16,128]",
     "extend_attention_kernel[fp32,8]",
     "extend_attention_kernel[bf16,128]",
-    "selective_scan_kernel",
-    "state_update_kernel",
+    "selective_scan_kernel[fp32,8]",
+    "selective_scan_kernel[bf16,16]",
+    "state_update_kernel[fp32,8]",
+    "state_update_kernel[bf16,16]",
     "copy_states_kernel",
 )
 # Bytes of shared memory that a block has on every target.

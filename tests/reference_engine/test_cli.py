@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from kvsan.reference_engine.__main__ import main
+from kvsan.reference_engine.compute import TOLERANCE
 
 from kvsan.findings import KINDS
 
@@ -38,6 +39,8 @@ def test_bugs_as_text(capsys: pytest.CaptureFixture[str]) -> None:
         (["--page-size", "16", "--kv-tokens", "100"], "kv_tokens: 100 is not a multiple of page_size 16"),
         (["--profile-sizes", "-1"], "profile_sizes: -1 is negative"),
         (["--profile-sizes", "1", "--profile-chunks", "9"], "profile_chunks: 9 chunks are more than 250 tokens"),
+        (["--compute", "kernels", "--window", "8"], "compute: 'kernels' is not there with window: use 'exact'"),
+        (["--cuda-graph"], "cuda_graph: only the kernels decode so, that is with compute 'kernels'"),
         (["--context-len", "5000"], "context_len: 5000 is not in 7..4096"),
     ],
 )
@@ -63,6 +66,20 @@ def test_client(
     port = str(served.client.port)
     assert main(["client", "--port", port, "--workload", workload, "--count", "30"]) == 0
     assert summary in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [(), ("--cuda-graph", "--hybrid")])
+def test_client_of_a_server_on_kernels(
+    options: tuple[str, ...], start_server: Callable[..., Served], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The client takes tokens within the tolerance that the server names."""
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    served = start_server("--rows", "4", "--compute", "kernels", *options)
+    _, info = served.client.call("GET", "/server_info")
+    assert (info["compute"], info["tolerance"]) == ("kernels", TOLERANCE)
+    assert main(["client", "--port", str(served.client.port), "--workload", "mixed", "--count", "30"]) == 0
+    assert " 0 wrong" in capsys.readouterr().out
 
 
 def test_client_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
