@@ -89,12 +89,14 @@ class EngineConfig:
             raise ValueError(f"prealloc_rows: {self.prealloc_rows} is negative")
         if self.window < 0:
             raise ValueError(f"window: {self.window} is negative")
-        if self.window and (self.hybrid or self.host_tokens or self.prealloc_rows or self.free_groups):
-            raise ValueError("window: not with hybrid, host_tokens, prealloc_rows or free_groups")
-        if self.profile_sizes and (self.host_tokens or self.prealloc_rows):
-            raise ValueError("profile_sizes: not with host_tokens or prealloc_rows")
+        if self.window and self.hybrid:
+            raise ValueError("window, hybrid: the last layer is either windowed or recurrent")
+        if self.window and (self.host_tokens or self.prealloc_rows):
+            raise ValueError("window: neither the host tier nor transfers carry window slots")
         if self.hybrid and (self.host_tokens or self.prealloc_rows):
             raise ValueError("hybrid: neither the host tier nor transfers carry recurrent states")
+        if self.profile_sizes and self.prealloc_rows:
+            raise ValueError("profile_sizes: with prealloc_rows another server prefills")
         if min(self.draft_tokens, self.block_size) < 0 or self.refine_steps < 1:
             raise ValueError("draft_tokens, block_size and refine_steps must not be negative, refine_steps not 0")
         if self.guesses and (self.hybrid or (self.draft_tokens and self.block_size)):

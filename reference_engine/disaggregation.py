@@ -32,7 +32,9 @@ class PrefillServer:
     def compute(self, request: Request) -> tuple[Layers, int]:
         """Keys and values of all the request's tokens, and the token that follows."""
         tokens, memory = request.tokens, Scratch()
-        hidden = self._model.forward(np.array(tokens, dtype=np.int64), [Span(0, len(tokens), 0)], memory)
+        hidden = self._model.forward(
+            np.array(tokens, dtype=np.int64), [Span(0, len(tokens), 0, request.adapter)], memory
+        )
         logits: Array = self._model.logits(hidden[-1:])[0]
         sampling = request.sampling
         return memory.kept, choose(logits, sampling.temperature, sampling.seed, len(tokens))

@@ -156,7 +156,7 @@ class Holdings:
         record = request.kv
         upto = self._cacheable(record, upto)
         if upto <= record.protected:
-            return record.duplicates + record.slots[record.protected :]
+            return record.own
         _, cached = self._insert(request, upto, replace=False)
         return record.duplicates + record.slots[record.protected : cached] + record.slots[upto:]
 

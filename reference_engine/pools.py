@@ -149,6 +149,11 @@ class KvPool:
         """Tells kvsan that the slots, and what goes with them, pass to a node above their own."""
         self._probe.split(node=node, child=child, slots=slots, pool=self.name)
 
+    def tell_give(self, slots: list[int], own: list[int], owner: str, to: str) -> None:
+        """Tells kvsan that another owner has the slots from here on, and what goes with those that are the owner's
+        `own` and not shared."""
+        self._probe.give(self.name, slots, owner=owner, to=to)
+
     def recover(self, slots: list[int], own: list[int], owner: str, node: str) -> None:
         """The owner has the node's tokens in slots of its own: completes the node's with them, here nothing."""
 

@@ -138,6 +138,12 @@ class WindowedKvPool(KvPool):
         if paired:
             self._probe.split(node=node, child=child, slots=paired, pool=WINDOW)
 
+    def tell_give(self, slots: list[int], own: list[int], owner: str, to: str) -> None:
+        super().tell_give(slots, own, owner, to)
+        paired = [int(self.map[slot]) for slot in own if self.map[slot]]
+        if paired:
+            self._probe.give(WINDOW, paired, owner=owner, to=to)
+
     def recover(self, slots: list[int], own: list[int], owner: str, node: str) -> None:
         """Gives the node's tombstones the window slots that the owner has for the same tokens."""
         pairs = [(old, new) for old, new in zip(slots, own, strict=True) if not self.map[old] and self.map[new]]
