@@ -105,12 +105,13 @@ class Operations:
         keys: SlotsLike | None = None,
         group: str | None = None,
         dedup: bool = False,
+        batch: str | None = None,
         owner: str | None = None,
         agent: str = "host",
         via: str | None = None,
     ) -> None:
-        """Gives slots back, named directly or by the keys of a secondary map; pending inside a group until its
-        flush."""
+        """Gives slots back, named directly or by the keys of a secondary map; pending inside a group until its flush.
+        `batch` names the batch whose result is being processed."""
         try:
             event = events.Free(
                 pool=pool,
@@ -122,6 +123,7 @@ class Operations:
                 owner=owner,
                 agent=agent,
                 via=via,
+                extra={"batch": batch} if batch is not None else None,
             )
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("free", error)

@@ -93,9 +93,10 @@ class Holdings:
         record.slots += self.kv.extend(record.slots, upto - record.allocated, request.rid)
         self.kv.slide(record.slots, record.protected, record.committed, request.rid)
 
-    def publish(self, request: Request, upto: int) -> None:
+    def publish(self, request: Request, upto: int, batch: str | None = None) -> None:
         """Puts the request's pages below `upto` into the prefix cache, with recurrent layers only those up to the
-        latest tracked state, and that state; the request goes on as a sharer.
+        latest tracked state, and that state; the request goes on as a sharer. `batch` names the batch whose result
+        this is.
 
         Where the cache has the same tokens already, the request's slots are replaced by the cache's, but not while a
         batch that captured them is outstanding: then the request keeps its duplicates until it ends.
@@ -112,7 +113,7 @@ class Holdings:
             self.cache.attach(node, cached, owner)
         else:
             self.cache.attach(node, begin, owner)
-            self._replace(request, begin, node.path_slots()[begin:cached])
+            self._replace(request, begin, node.path_slots()[begin:cached], batch)
         self.cache.unlock(former, owner)
         record.node, record.protected = node, upto
 
@@ -187,13 +188,13 @@ class Holdings:
             return self.states is not None
         return self._bug == bugs.PUBLICATION_REMAPS
 
-    def _replace(self, request: Request, begin: int, slots: list[int]) -> None:
+    def _replace(self, request: Request, begin: int, slots: list[int], batch: str | None) -> None:
         """Gives the request's own slots from position `begin` on back and puts the cache's in their place."""
         if not slots:
             return
         record = request.kv
         assert record.row is not None
         end = begin + len(slots)
-        self.kv.give_back(record.slots[begin:end], request.rid)
+        self.kv.give_back(record.slots[begin:end], request.rid, batch)
         record.slots[begin:end] = slots
         self.writer.write([RowWrite(record.row, begin, slots, request.rid)])

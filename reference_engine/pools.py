@@ -157,16 +157,17 @@ class KvPool:
     def recover(self, slots: list[int], own: list[int], owner: str, node: str) -> None:
         """The owner has the node's tokens in slots of its own: completes the node's with them, here nothing."""
 
-    def give_back(self, slots: list[int], owner: str) -> None:
-        """Gives back the pages of the slots; in a group of frees, they wait for its end."""
+    def give_back(self, slots: list[int], owner: str, batch: str | None = None) -> None:
+        """Gives back the pages of the slots; in a group of frees, they wait for its end. `batch` names the batch whose
+        result is the occasion."""
         if not slots:
             return
         if self._group is None:
             self.reclaim(slots)
-            self._probe.free(self.name, slots, owner=owner)
+            self._probe.free(self.name, slots, owner=owner, batch=batch)
         else:
             self._group += slots
-            self._probe.free(self.name, slots, owner=owner, group=self._group_name)
+            self._probe.free(self.name, slots, owner=owner, group=self._group_name, batch=batch)
 
     def begin_group(self) -> None:
         """What is given back from here on is carried out together, at the group's end; groups do not nest."""

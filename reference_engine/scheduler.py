@@ -310,9 +310,9 @@ class Scheduler:
             elif request.rejected is not None:
                 self._end_rejected(request, batch)
             elif item.samples:
-                self._take_tokens(request, self._guesses.settled(item, drawn), first=item.first)
+                self._take_tokens(request, self._guesses.settled(item, drawn), first=item.first, batch=batch.name)
 
-    def _take_tokens(self, request: Request, tokens: list[int], *, first: bool) -> None:
+    def _take_tokens(self, request: Request, tokens: list[int], *, first: bool, batch: str | None = None) -> None:
         told = []
         for token in tokens:
             request.output.append(token)
@@ -325,7 +325,7 @@ class Scheduler:
                 self._end(request, reason, told)
                 return
         if first:
-            self._holdings.publish(request, len(request.tokens) - 1)
+            self._holdings.publish(request, len(request.tokens) - 1, batch)
         if told:
             self._outputs.append(Output(request.rid, told, cached_tokens=request.cached_tokens))
 

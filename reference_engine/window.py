@@ -79,9 +79,9 @@ class WindowedKvPool(KvPool):
             self._set(slots, paired)
         return slots
 
-    def give_back(self, slots: list[int], owner: str) -> None:
+    def give_back(self, slots: list[int], owner: str, batch: str | None = None) -> None:
         self._give_back_window(slots, owner)
-        super().give_back(slots, owner)
+        super().give_back(slots, owner, batch)
 
     def reclaim(self, slots: list[int]) -> None:
         super().reclaim(slots)

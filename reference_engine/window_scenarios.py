@@ -43,9 +43,9 @@ def _shared_with_others(base: EngineConfig, rng: random.Random) -> Scenario:
     text = steady.prompt + tuple(oracle.generate(list(steady.prompt), steady.sampling))
     step = 80 if base.page_size == 1 else 38
     late = [Arrival(step + n, f"late-{n}", random_text(rng, 30), _steady(10)) for n in range(3)]
-    for number in range(4):
-        sampling = SamplingParams(10, temperature=1.0, seed=number, ignore_eos=True)
-        late.append(Arrival(130 + 20 * number, f"matching-{number}", text[:-1] + random_text(rng, 1), sampling))
+    for number in range(12):  # each sees the one slot for a few tokens only
+        sampling = SamplingParams(7, temperature=1.0, seed=number, ignore_eos=True)
+        late.append(Arrival(130, f"matching-{number}", text[:-1] + random_text(rng, 1), sampling))
     victims = ("steady", *(arrival.rid for arrival in late))
     return replace(case, arrivals=[*case.arrivals, *late], victims=victims)
 

@@ -70,7 +70,7 @@ def test_releasing_by_hand_leaves_a_protected_prefix_or_a_tracked_state_in_the_r
 
 @pytest.mark.parametrize("loop", ["normal", "overlap"])
 @pytest.mark.parametrize("name", [bugs.CAPTURE_BEFORE_PUBLICATION, bugs.PUBLICATION_REMAPS])
-def test_publication_names_the_decode_that_captured(name: str, loop: str) -> None:
+def test_publication_names_the_decode_that_captured_and_the_prefill_that_is_published(name: str, loop: str) -> None:
     """In the normal loop nothing is outstanding when a result is published, and the swap is right."""
     findings = run(scenario(name, 1, loop=loop))[1]
     if loop == "normal":
@@ -81,6 +81,8 @@ def test_publication_names_the_decode_that_captured(name: str, loop: str) -> Non
     assert (finding.present.what, finding.earlier.what) == ("freed", "read")
     assert finding.earlier.batch is not None and finding.earlier.batch == finding.extra["batch"]
     assert "Holdings._replace" in functions(finding.present)
+    assert finding.present.batch is not None
+    assert int(finding.present.batch) == int(finding.earlier.batch) - 1
 
 
 def test_each_abort_in_the_queue_costs_three_states() -> None:
