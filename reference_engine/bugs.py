@@ -40,6 +40,7 @@ PUBLICATION_REMAPS = "publication-remaps-captured"
 STATE_NOT_CLEARED = "state-not-cleared"
 DONATED_NOT_REPLACED = "donated-state-not-replaced"
 STATE_WITH_ROW = "state-released-with-row"
+STAYS_REGISTERED = "retraction-keeps-registration"
 
 
 EFFECTS = ("wrong tokens", "crash", "exhaustion", "stall", "latent")
@@ -222,6 +223,19 @@ BUGS: dict[str, Bug] = {
             summary="States are given back with the row only; a request that was matched and waits for room has states "
             "and no row when it is aborted.",
             consequence="exhaustion: three states less for each such request, until there are those of one and "
+            "requests run one after the other",
+        ),
+        Bug(
+            name=STAYS_REGISTERED,
+            reference="sgl-project/sglang#30674",
+            feature="sparse attention, retraction",
+            finding="leak",
+            pool="sparse",
+            site=at("victim", "Scheduler._tell_end", "Scheduler._end"),
+            earlier=at("victim", "Sparse.begin", "Holdings.claim_row"),
+            summary="A retracted request does not unregister with the sparse attention; it registers anew when it goes "
+            "on, and the buffers of the first time are lost.",
+            consequence="exhaustion: the buffers of one row less for each retraction, until there are those of one and "
             "requests run one after the other",
         ),
         Bug(

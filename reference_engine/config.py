@@ -25,6 +25,7 @@ class EngineConfig:
     together what the results of one batch give back.
     With `hybrid`, a state is tracked at every `track_interval` tokens (whole pages), and there is room for that many
     `cached_states` beyond what requests need.
+    With `sparse`, requests register with a sparse attention (see `sparse`).
     Before the engine serves, `profile_sizes` prefills of up to `profile_chunks` chunks are timed (see `profiling`).
     `schedule_policy` orders the simulated streams (see `policies`), `seed` seeds the policy, `model_seed` the weights.
     """
@@ -51,6 +52,7 @@ class EngineConfig:
     free_groups: bool = False
     track_interval: int = 8
     cached_states: int = 16
+    sparse: bool = False
     profile_sizes: int = 0
     profile_chunks: int = 1
     bug: str | None = None

@@ -82,10 +82,10 @@ class DecodeSide:
         """Pre-allocates row and slots and asks for the request's keys and values; whether there was room, for them and
         a page more for each request that runs or will."""
         holdings = self._holdings
-        holdings.find_prefix(request)
+        ready = holdings.find_prefix(request)
         begin, end = request.kv.start, len(request.tokens)
         reserve = self._config.page_size * (running + len(self._arrivals) + 1)
-        if not (holdings.rows.available and holdings.has_room(holdings.demand(request, end) + reserve)):
+        if not (ready and holdings.rows.available and holdings.has_room(holdings.demand(request, end) + reserve)):
             holdings.release(request)
             return False
         request.cached_tokens = begin

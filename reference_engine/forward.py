@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -79,6 +80,8 @@ class Forward:
         self._probe = probe
         self._last_drawn = np.zeros(rows.table.shape[0], dtype=np.int64)
         self._latest: StreamEvent | None = None
+        self.behind: Callable[[Batch], object] = lambda batch: None
+        """Queues what is to run behind a batch and before its end."""
         self._idle_events: list[StreamEvent] = []
         self._event_names = (f"batch_done_{number}" for number in count(1))
 
@@ -104,6 +107,7 @@ class Forward:
         self._probe.launch(batch=batch.name, agent=self._stream.name)
         self._tell_data(batch)
         self._stream.submit(lambda: self._run(batch, written, captured))
+        self.behind(batch)
         batch.finished = self._idle_events.pop() if self._idle_events else self._device.event(next(self._event_names))
         self._stream.record(batch.finished)
         self._latest = batch.finished

@@ -154,6 +154,9 @@ class KvPool:
         `own` and not shared."""
         self._probe.give(self.name, slots, owner=owner, to=to)
 
+    def tell_totals(self) -> None:
+        """Tells kvsan the totals of what goes with the slots, here nothing."""
+
     def recover(self, slots: list[int], own: list[int], owner: str, node: str) -> None:
         """The owner has the node's tokens in slots of its own: completes the node's with them, here nothing."""
 

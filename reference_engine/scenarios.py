@@ -142,6 +142,17 @@ def _retracted_once(base: EngineConfig, rng: random.Random) -> Scenario:
     return Scenario(replace(base, rows=2, context_len=128, kv_tokens=96), arrivals)
 
 
+def _retracted_when_sparse(base: EngineConfig, rng: random.Random) -> Scenario:
+    """The same with sparse attention."""
+    return _retracted_once(replace(base, sparse=True), rng)
+
+
+def _retracted_one_after_the_other(base: EngineConfig, rng: random.Random) -> Scenario:
+    """Of three requests, two are retracted one after the other."""
+    arrivals = [Arrival(0, rid, random_text(rng, 16 + rng.randint(0, 8)), _steady(44)) for rid in "abc"]
+    return Scenario(replace(base, rows=3, context_len=128, kv_tokens=96, sparse=True), arrivals)
+
+
 def _equal_prompts(base: EngineConfig, rng: random.Random) -> Scenario:
     """`first` and `victim` are prefilled in one batch with the same prompt, long enough for a tracked state."""
     prompt = random_text(rng, rng.randint(17, 60))
@@ -210,6 +221,7 @@ _BUILDERS: dict[str, Builder] = {
     bugs.ABORT_DOUBLE_RELEASE: _retracted_in_mixed_batch,
     bugs.PROFILING_BY_HAND: _profiled,
     bugs.REUSE_FROM_LENGTH: _retracted_once,
+    bugs.STAYS_REGISTERED: _retracted_when_sparse,
     bugs.CAPTURE_BEFORE_PUBLICATION: _equal_prompts,
     bugs.PUBLICATION_REMAPS: _cached_prompt,
     bugs.STATE_NOT_CLEARED: _first_in_its_state,
@@ -229,6 +241,8 @@ _BITING: dict[str, Builder] = {
     bugs.PROFILING_BY_HAND: _needs_profiled_pages,
     bugs.REUSE_FROM_LENGTH: _and_then(_retracted_once, lambda rng: _arrivals(rng, 200, 3, 6, 6)),
     bugs.DONATED_NOT_REPLACED: _begins_from_the_donated,
+    # Requests for all buffers, of which those of one row are left.
+    bugs.STAYS_REGISTERED: _and_then(_retracted_one_after_the_other, lambda rng: _arrivals(rng, 160, 9, 4, 30)),
     # Requests for all states, of which those of one are left.
     bugs.STATE_WITH_ROW: _and_then(_aborted_one_after_the_other, lambda rng: _arrivals(rng, 60, 9, 4, 36)),
     **cache_scenarios.BITING,

@@ -24,6 +24,7 @@ from .probe import Probe
 from .request import Finish, Output, Request
 from .row_writer import RowWrite
 from .sessions import Sessions
+from .sparse import SPARSE
 
 
 class Scheduler:
@@ -398,6 +399,11 @@ class Scheduler:
             self._probe.count(
                 STATES, available=pool.available, evictable=evictable, protected=protected, total=pool.size
             )
+        self._holdings.kv.tell_totals()
+        if self._tier is not None:
+            self._tier.tell_totals()
+        if (sparse := self._holdings.sparse) is not None:
+            self._probe.count(SPARSE, available=sparse.available, total=sparse.size)
         self._probe.step()
         if not self.busy:
             self._probe.idle()

@@ -76,6 +76,7 @@ class Sessions:
         self._hand_over(session.kv, session.owner, request.rid)
         session.kv.slots = self._resumed(session)
         request.kv, session.kv = session.kv, KvRecord()
+        self._holdings.register(request)
         self._holdings.tell_record(request)
         return True
 
@@ -83,6 +84,7 @@ class Sessions:
         """Puts what the request holds back into the session."""
         session = self._of(request)
         assert session is not None
+        self._holdings.unregister(request)
         self._hand_over(request.kv, request.rid, session.owner)
         session.kv, request.kv = request.kv, KvRecord()
         self._holdings.tell_record(request)

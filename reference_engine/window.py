@@ -144,6 +144,9 @@ class WindowedKvPool(KvPool):
         if paired:
             self._probe.give(WINDOW, paired, owner=owner, to=to)
 
+    def tell_totals(self) -> None:
+        self._probe.count(WINDOW, available=self.window.available, total=self.window.size)
+
     def recover(self, slots: list[int], own: list[int], owner: str, node: str) -> None:
         """Gives the node's tombstones the window slots that the owner has for the same tokens."""
         pairs = [(old, new) for old, new in zip(slots, own, strict=True) if not self.map[old] and self.map[new]]

@@ -85,6 +85,7 @@ def random_config(rng: random.Random) -> EngineConfig:
         draft_tokens=rng.choice((2, 5)) if guesses == "drafts" else 0,
         block_size=rng.choice((4, 6)) if guesses == "blocks" else 0,
         free_groups=rng.random() < 0.3,
+        sparse=rng.random() < 0.3,
         profile_sizes=0 if decode_side else rng.choice((0, 0, 0, 3)),
         profile_chunks=2,
     )
@@ -94,7 +95,7 @@ def features(case: Case) -> list[str]:
     """The features that are on, or used."""
     switches = (
         "mixed_chunk", "hybrid", "window", "host_tokens", "storage", "prealloc_rows", "draft_tokens", "block_size",
-        "free_groups", "profile_sizes",
+        "free_groups", "sparse", "profile_sizes",
     )  # fmt: skip
     uses = ("session", "adapter", "priority", "abort_at")
     return [name for name in switches if getattr(case.config, name)] + [
