@@ -55,6 +55,9 @@ class Site:
     owner: str | None
     functions: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"in {' < '.join(self.functions)}" + (f", by {self.owner}" if self.owner is not None else "")
+
 
 def at(owner: str | None, *functions: str) -> Site:
     """A site."""
