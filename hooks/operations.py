@@ -107,12 +107,13 @@ class Operations:
         keys: SlotsLike | None = None,
         group: str | None = None,
         dedup: bool = False,
+        batch: str | None = None,
         owner: str | None = None,
         agent: str = "host",
         via: str | None = None,
     ) -> None:
-        """Gives slots back, named directly or by the keys of a secondary map; pending inside a group until its
-        flush."""
+        """Gives slots back, named directly or by the keys of a secondary map; pending inside a group until its flush.
+        `batch` names the batch whose result is being processed."""
         try:
             if slots is None and (map is None or keys is None):
                 raise ValueError("a free names slots, or the keys of a map")
@@ -126,6 +127,7 @@ class Operations:
                 owner=owner,
                 agent=agent,
                 via=via,
+                extra={"batch": batch} if batch is not None else None,
             )
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("free", error)

@@ -66,6 +66,7 @@ class PoolShadow:
         self.cached = 0
         self.events = 0
         self.blamed: dict[int, Finding] = {}  # page: the finding that a later violation of it joins
+        self.adrift: Finding | None = None  # a finding that totals may be off by, until they agree again
         self.doubled: dict[
             int, Finding
         ] = {}  # slots freed twice: the engine's free list has them twice, and hands them so

@@ -136,7 +136,8 @@ class Verdicts:
         if cause is not None:
             return cause
         if violation.kind == "count_mismatch" and violation.pool is not None:
-            return next((finding for finding in violation.pool.blamed.values() if finding.kind in HOLDING), None)
+            blamed = (finding for finding in violation.pool.blamed.values() if finding.kind in HOLDING)
+            return next(blamed, violation.pool.adrift)
         for pool, slots in violation.also:
             cause = cause or next((pool.blamed[page] for page in _pages(pool, slots) if page in pool.blamed), None)
         if cause is not None:
@@ -193,6 +194,15 @@ class Verdicts:
         """A tenancy of these pages begins: what is found from here on has a cause of its own."""
         for page in pages.tolist():
             pool.blamed.pop(page, None)
+
+    def goes_on(self, pool: PoolShadow, slots: Slots) -> None:
+        """Slots of free pages are taken. An engine that takes a page from its middle holds it still, although an
+        earlier finding set it free: its totals and the shadow's part here, whatever new tenancy begins."""
+        pages = slots // pool.page
+        for page in np.setdiff1d(pages, pages[slots % pool.page == 0]).tolist():
+            finding = pool.blamed.get(page)
+            if finding is not None and finding.kind in HOLDING:
+                pool.adrift = finding
 
     def end_of(self, owner: str) -> None:
         """The owner's life is over; what its name leaks later is another's."""

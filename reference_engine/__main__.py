@@ -35,6 +35,7 @@ _HELP = {
     "free_groups": "carry out together what the results of one batch give back",
     "track_interval": "hybrid: distance of the positions whose states can be cached, in tokens",
     "cached_states": "hybrid: how many states the prefix cache has room for, beyond what requests leave it",
+    "sparse": "requests register with a sparse attention",
     "profile_sizes": "profile that many prefill sizes before serving",
     "profile_chunks": "chunks of the longest profiled prefill",
     "bug": "a historical bug to switch on",
@@ -104,6 +105,9 @@ def _bugs(form: str) -> int:
         print(f"{bug.name}  ({bug.reference})")
         print(f"    feature      {bug.feature}")
         print(f"    finding      {bug.finding}{f' in {bug.pool}' if bug.pool else ''}")
+        print(f"    committed    {bug.site}")
+        if bug.earlier is not None:
+            print(f"    collides     {bug.earlier}")
         print(f"    what happens {bug.summary}")
         print(f"    consequence  {bug.consequence}")
     return 0

@@ -21,7 +21,7 @@ def _flush_while_it_runs(base: EngineConfig, rng: random.Random) -> Scenario:
     """`victim` is in the cache and runs when the cache is flushed; it is aborted before its slots are handed out."""
     prompt = random_text(rng, rng.randint(32, 60))
     arrivals = [Arrival(0, "victim", prompt, _steady(40), abort_at=rng.randint(12, 20))]
-    return Scenario(replace(base, context_len=128, kv_tokens=512), arrivals, (), flush_at=rng.randint(5, 9))
+    return Scenario(replace(base, context_len=128, kv_tokens=512), arrivals, flush_at=rng.randint(5, 9))
 
 
 def _pressure_while_it_runs(base: EngineConfig, rng: random.Random) -> Scenario:
@@ -40,7 +40,7 @@ def _aborted(base: EngineConfig, rng: random.Random) -> Scenario:
         Arrival(0, "gone", random_text(rng, rng.randint(33, 60)), _steady(40), abort_at=rng.randint(4, 20)),
         Arrival(rng.randint(0, 30), "other", random_text(rng, rng.randint(1, 30)), _steady(4)),
     ]
-    return Scenario(replace(base, context_len=128, kv_tokens=512), arrivals, ())
+    return Scenario(replace(base, context_len=128, kv_tokens=512), arrivals)
 
 
 def _prefix_of_an_aborted_one(base: EngineConfig, rng: random.Random) -> Scenario:
@@ -61,7 +61,7 @@ def _no_room_left(base: EngineConfig, rng: random.Random) -> Scenario:
         Arrival(0, "gone", random_text(rng, 48), _steady(20), abort_at=6),
         Arrival(12, "waits", random_text(rng, 60), _steady(2)),
     ]
-    return Scenario(replace(base, context_len=96, kv_tokens=96), arrivals, ())
+    return Scenario(replace(base, context_len=96, kv_tokens=96), arrivals)
 
 
 def _matched_under_pressure(base: EngineConfig, rng: random.Random) -> Scenario:
@@ -85,7 +85,7 @@ def _matched_and_aborted(base: EngineConfig, rng: random.Random) -> Scenario:
         Arrival(8, "victim", prefix + random_text(rng, 64), _steady(2), abort_at=9),
     ]
     config = replace(base, context_len=128, kv_tokens=128, chunked_prefill_size=256)
-    return Scenario(config, arrivals, ())
+    return Scenario(config, arrivals)
 
 
 def _one_split(base: EngineConfig, rng: random.Random) -> Scenario:
@@ -95,7 +95,7 @@ def _one_split(base: EngineConfig, rng: random.Random) -> Scenario:
         Arrival(0, "first", prompt, _steady(1)),
         Arrival(5, "second", prompt[:32] + random_text(rng, rng.randint(8, 20)), _steady(rng.randint(1, 6))),
     ]
-    return Scenario(replace(base, context_len=96, kv_tokens=512), arrivals, ())
+    return Scenario(replace(base, context_len=96, kv_tokens=512), arrivals)
 
 
 def _counts_on_too_much(base: EngineConfig, rng: random.Random) -> Scenario:
@@ -123,7 +123,7 @@ def _evicted_on_every_rank(base: EngineConfig, rng: random.Random) -> Scenario:
     """Four prefixes of one length fill the cache; `late` needs the room of one."""
     arrivals = [Arrival(5 * n, f"prefix-{n}", random_text(rng, 32), _steady(1)) for n in range(4)]
     arrivals.append(Arrival(30, "late", random_text(rng, rng.randint(28, 36)), _steady(4)))
-    return Scenario(replace(base, context_len=96, kv_tokens=144), arrivals, ())
+    return Scenario(replace(base, context_len=96, kv_tokens=144), arrivals)
 
 
 def _matched_on_one_rank(base: EngineConfig, rng: random.Random) -> Scenario:
@@ -140,7 +140,7 @@ def _one_block(base: EngineConfig, rng: random.Random) -> Scenario:
     """`first` generates one block, which fills a page, and is over."""
     arrivals = [Arrival(0, "first", random_text(rng, 16 * rng.randint(1, 3) + 7), _steady(1 + 12))]
     config = replace(base, context_len=96, kv_tokens=512, block_size=12, refine_steps=4)
-    return Scenario(config, arrivals, ())
+    return Scenario(config, arrivals)
 
 
 def _matches_the_unfinished(base: EngineConfig, rng: random.Random) -> Scenario:

@@ -25,6 +25,7 @@ class EngineConfig:
     together what the results of one batch give back.
     With `hybrid`, a state is tracked at every `track_interval` tokens (whole pages), and there is room for that many
     `cached_states` beyond what requests need.
+    With `sparse`, requests register with a sparse attention (see `sparse`).
     Before the engine serves, `profile_sizes` prefills of up to `profile_chunks` chunks are timed (see `profiling`).
     `compute` is "exact", "kernels", or "auto" for what suits the machine (see `compute`); with `cuda_graph` the kernels
     decode in lanes that a GPU replays.
@@ -53,6 +54,7 @@ class EngineConfig:
     free_groups: bool = False
     track_interval: int = 8
     cached_states: int = 16
+    sparse: bool = False
     profile_sizes: int = 0
     profile_chunks: int = 1
     bug: str | None = None
@@ -93,12 +95,14 @@ class EngineConfig:
             raise ValueError(f"prealloc_rows: {self.prealloc_rows} is negative")
         if self.window < 0:
             raise ValueError(f"window: {self.window} is negative")
-        if self.window and (self.hybrid or self.host_tokens or self.prealloc_rows or self.free_groups):
-            raise ValueError("window: not with hybrid, host_tokens, prealloc_rows or free_groups")
-        if self.profile_sizes and (self.host_tokens or self.prealloc_rows):
-            raise ValueError("profile_sizes: not with host_tokens or prealloc_rows")
+        if self.window and self.hybrid:
+            raise ValueError("window, hybrid: the last layer is either windowed or recurrent")
+        if self.window and (self.host_tokens or self.prealloc_rows):
+            raise ValueError("window: neither the host tier nor transfers carry window slots")
         if self.hybrid and (self.host_tokens or self.prealloc_rows):
             raise ValueError("hybrid: neither the host tier nor transfers carry recurrent states")
+        if self.profile_sizes and self.prealloc_rows:
+            raise ValueError("profile_sizes: with prealloc_rows another server prefills")
         if min(self.draft_tokens, self.block_size) < 0 or self.refine_steps < 1:
             raise ValueError("draft_tokens, block_size and refine_steps must not be negative, refine_steps not 0")
         if self.guesses and (self.hybrid or (self.draft_tokens and self.block_size)):
@@ -117,7 +121,7 @@ class EngineConfig:
         """What is asked for that only the exact arithmetic computes."""
         return [
             name
-            for name in ("window", "host_tokens", "prealloc_rows", "draft_tokens", "block_size")
+            for name in ("window", "host_tokens", "prealloc_rows", "draft_tokens", "block_size", "sparse")
             if getattr(self, name)
         ]
 

@@ -32,7 +32,9 @@ class PrefillServer:
     def compute(self, request: Request) -> tuple[Layers, int]:
         """Keys and values of all the request's tokens, and the token that follows."""
         tokens, memory = request.tokens, Scratch()
-        hidden = self._model.forward(np.array(tokens, dtype=np.int64), [Span(0, len(tokens), 0)], memory)
+        hidden = self._model.forward(
+            np.array(tokens, dtype=np.int64), [Span(0, len(tokens), 0, request.adapter)], memory
+        )
         logits: Array = self._model.logits(hidden[-1:])[0]
         sampling = request.sampling
         return memory.kept, choose(logits, sampling.temperature, sampling.seed, len(tokens))
@@ -80,10 +82,10 @@ class DecodeSide:
         """Pre-allocates row and slots and asks for the request's keys and values; whether there was room, for them and
         a page more for each request that runs or will."""
         holdings = self._holdings
-        holdings.find_prefix(request)
+        ready = holdings.find_prefix(request)
         begin, end = request.kv.start, len(request.tokens)
         reserve = self._config.page_size * (running + len(self._arrivals) + 1)
-        if not (holdings.rows.available and holdings.has_room(holdings.demand(request, end) + reserve)):
+        if not (ready and holdings.rows.available and holdings.has_room(holdings.demand(request, end) + reserve)):
             holdings.release(request)
             return False
         request.cached_tokens = begin

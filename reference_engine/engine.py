@@ -26,6 +26,7 @@ from .request import Output, Request
 from .row_writer import RowWriter
 from .scheduler import Scheduler
 from .shards import WHOLE, Shard
+from .sparse import Sparse
 from .states import PER_REQUEST, States
 from .transfers import Carrier
 from .window import WindowedKvPool
@@ -75,6 +76,10 @@ class Engine:
         runner = Forward(compute, self._device, forward, self.kv, self.states, writer, probe)
         if isinstance(compute, Exact):
             self.kv.memory = compute.kv
+        self.sparse: Sparse | None = None
+        if config.sparse:
+            self.sparse = holdings.sparse = Sparse(rows, config.context_len + 1, self.kv, forward, probe)
+            runner.behind = self.sparse.index
         self.tier = self.decode_side = None
         if config.host_tokens:
             copies, io = (Carrier(self._device, name, runner.latest, probe) for name in ("copy", "io"))
@@ -109,9 +114,11 @@ class Engine:
 
     def totals(self) -> dict[str, int]:
         """What is free and cached now, in rows, token slots and states."""
-        states = {}
+        more = {}
+        if self.sparse is not None:
+            more |= {"buffers": self.sparse.size, "buffers_available": self.sparse.available}
         if self.states is not None:
-            states = {
+            more |= {
                 "states": self.states.size,
                 "states_available": self.states.available,
                 "states_cached": sum(self.cache.state_counts()),
@@ -123,5 +130,5 @@ class Engine:
             "kv_available": self.kv.available,
             "kv_evictable": self.cache.evictable,
             "kv_protected": self.cache.protected,
-            **states,
+            **more,
         }

@@ -24,4 +24,16 @@ class FreesByPlaceFromTheEnd(Scheduler):
         self._tell_end(request, Finish.ABORT, [])
 
 
-SCHEDULERS: dict[str, type[Scheduler]] = {bugs.WRONG_SLOT: FreesByPlaceFromTheEnd}
+class RetractsWithoutUnregistering(Scheduler):
+    """A retracted request gives back its row, which stays registered with the sparse attention."""
+
+    def _retract(self, request: Request) -> None:
+        sparse, self._holdings.sparse = self._holdings.sparse, None
+        super()._retract(request)
+        self._holdings.sparse = sparse
+
+
+SCHEDULERS: dict[str, type[Scheduler]] = {
+    bugs.WRONG_SLOT: FreesByPlaceFromTheEnd,
+    bugs.STAYS_REGISTERED: RetractsWithoutUnregistering,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 from .batch import Batch
@@ -33,6 +34,8 @@ class Forward:
         self._writer = writer
         self._probe = probe
         self._latest: StreamEvent | None = None
+        self.behind: Callable[[Batch], object] = lambda batch: None
+        """Queues what is to run behind a batch and before its end."""
         self._idle_events: list[StreamEvent] = []
         self._event_names = (f"batch_done_{number}" for number in count(1))
 
@@ -50,6 +53,7 @@ class Forward:
         self._probe.launch(batch=batch.name, agent=self._stream.name)
         self._tell_data(batch)
         self._stream.submit(step.run)
+        self.behind(batch)
         batch.finished = self._idle_events.pop() if self._idle_events else self._device.event(next(self._event_names))
         self._stream.record(batch.finished)
         self._latest = batch.finished

@@ -62,15 +62,20 @@ class Guesses:
             return request.kv.committed + 1
         return len(request.tokens) + len(self.of(request))
 
+    def after_prefill(self, request: Request, drawn: list[int]) -> list[int]:
+        """What stands of the token drawn after a prefill: none where a request that was retracted goes on with a block,
+        not with one token."""
+        if not (self._config.block_size and request.output):
+            return drawn
+        request.kv.committed = len(request.tokens) - 1
+        return []
+
     def settled(self, item: Item, drawn: list[int]) -> list[int]:
         """Which of the drawn tokens stand. Says in the request how far it is computed, where a guess was."""
         request, block = item.request, self._config.block_size
         known = len(request.tokens)
         if item.guess is None:
-            if not (block and request.output):
-                return drawn
-            request.kv.committed = known - 1
-            return []  # it was retracted, and goes on with a block, not with one token
+            return self.after_prefill(request, drawn)
         if not block:
             stands = accepted(item.guess, drawn)
             request.kv.committed = known - 1 + len(stands)

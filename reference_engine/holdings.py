@@ -13,6 +13,7 @@ from .radix_cache import Node, RadixCache
 from .record import KvRecord
 from .request import Request
 from .row_writer import RowWrite, RowWriter
+from .sparse import Sparse
 from .states import States
 
 
@@ -34,12 +35,14 @@ class Holdings:
         self.cache = cache
         self.states = states
         self.writer = writer
+        self.sparse: Sparse | None = None
+        """With sparse attention, where rows are registered."""
         self._probe = probe
         self._bug = bug
 
     def find_prefix(self, request: Request) -> bool:
         """Gives a request without token slots the cached prefix of its tokens, but for the last token, and states where
-        the model needs them; False if there are too few states."""
+        the model needs them; False if there are too few states, or buffers for its row."""
         record, owner = request.kv, request.rid
         node = self.cache.root
         if request.rejected is None:
@@ -48,7 +51,8 @@ class Holdings:
         record.slots = node.path_slots()
         record.protected = record.allocated
         self._hold_prefix(request)
-        return self.states is None or self.states.start(record, node, owner)
+        has_states = self.states is None or self.states.start(record, node, owner)
+        return has_states and (self.sparse is None or self.sparse.has_room)
 
     def _hold_prefix(self, request: Request) -> None:
         """Locks the prefix that was found, and shares its slots."""
@@ -68,12 +72,24 @@ class Holdings:
             self._probe.reuse(ROWS, record.row, owner=request.rid)
             return False
         record.row = self.rows.take(request.rid)
+        self.register(request)
         return True
+
+    def register(self, request: Request) -> None:
+        """The request begins to work with its row."""
+        if self.sparse is not None and request.kv.row is not None:
+            self.sparse.begin(request.kv.row, request.rid)
+
+    def unregister(self, request: Request) -> None:
+        """The request does not work with its row any more."""
+        if self.sparse is not None and request.kv.row is not None:
+            self.sparse.end(request.kv.row, request.rid)
 
     def give_row(self, request: Request) -> None:
         """Takes the request's row back, if it has one."""
         record = request.kv
         if not record.released and record.row is not None:
+            self.unregister(request)
             self.rows.give_back(record.row, request.rid)
         record.row, record.released = None, True
 
@@ -93,9 +109,10 @@ class Holdings:
         record.slots += self.kv.extend(record.slots, upto - record.allocated, request.rid)
         self.kv.slide(record.slots, record.protected, record.committed, request.rid)
 
-    def publish(self, request: Request, upto: int) -> None:
+    def publish(self, request: Request, upto: int, batch: str | None = None) -> None:
         """Puts the request's pages below `upto` into the prefix cache, with recurrent layers only those up to the
-        latest tracked state, and that state; the request goes on as a sharer.
+        latest tracked state, and that state; the request goes on as a sharer. `batch` names the batch whose result
+        this is.
 
         Where the cache has the same tokens already, the request's slots are replaced by the cache's, but not while a
         batch that captured them is outstanding: then the request keeps its duplicates until it ends.
@@ -112,7 +129,7 @@ class Holdings:
             self.cache.attach(node, cached, owner)
         else:
             self.cache.attach(node, begin, owner)
-            self._replace(request, begin, node.path_slots()[begin:cached])
+            self._replace(request, begin, node.path_slots()[begin:cached], batch)
         self.cache.unlock(former, owner)
         record.node, record.protected = node, upto
 
@@ -156,7 +173,7 @@ class Holdings:
         record = request.kv
         upto = self._cacheable(record, upto)
         if upto <= record.protected:
-            return record.duplicates + record.slots[record.protected :]
+            return record.own
         _, cached = self._insert(request, upto, replace=False)
         return record.duplicates + record.slots[record.protected : cached] + record.slots[upto:]
 
@@ -187,13 +204,13 @@ class Holdings:
             return self.states is not None
         return self._bug == bugs.PUBLICATION_REMAPS
 
-    def _replace(self, request: Request, begin: int, slots: list[int]) -> None:
+    def _replace(self, request: Request, begin: int, slots: list[int], batch: str | None) -> None:
         """Gives the request's own slots from position `begin` on back and puts the cache's in their place."""
         if not slots:
             return
         record = request.kv
         assert record.row is not None
         end = begin + len(slots)
-        self.kv.give_back(record.slots[begin:end], request.rid)
+        self.kv.give_back(record.slots[begin:end], request.rid, batch)
         record.slots[begin:end] = slots
         self.writer.write([RowWrite(record.row, begin, slots, request.rid)])

@@ -90,6 +90,13 @@ class HostTier:
             if self._config.bug != bugs.NEVER_UNLOCKS:
                 self._unlock(move)
 
+    def tell_totals(self) -> None:
+        """Tells kvsan the totals of the host's pool."""
+        pool, tree = self.pool, self.tree
+        self._probe.count(
+            HOST, available=pool.available, evictable=tree.evictable, protected=tree.protected, total=pool.size
+        )
+
     def _back_up(self, node: Node) -> _Move | None:
         """Begins to copy to the host what it lacks of the node's path."""
         return self._start("backup", node.path_tokens(), self._cache, self.tree)

@@ -74,10 +74,12 @@ class Oracle:
             ended = number + 1 >= sampling.max_new_tokens or (token == EOS and not sampling.ignore_eos)
         return ended or not whole
 
-    def refine(self, prompt: list[int], sampling: SamplingParams, block_size: int, steps: int) -> list[int]:
+    def refine(
+        self, prompt: list[int], sampling: SamplingParams, block_size: int, steps: int, adapter: str | None = None
+    ) -> list[int]:
         """As `generate`, but after the first token in blocks, each refined `steps` times."""
         tokens, length = list(prompt), len(prompt)
-        tokens.append(choose(self._next(tuple(tokens), None), sampling.temperature, sampling.seed, length))
+        tokens.append(choose(self._next(tuple(tokens), adapter), sampling.temperature, sampling.seed, length))
         while tokens[-1] != EOS or sampling.ignore_eos:
             left = sampling.max_new_tokens - (len(tokens) - length)
             if left <= 0:
@@ -85,7 +87,7 @@ class Oracle:
             block = [*masks(min(block_size, left)), MASK]
             for _ in range(steps):
                 known = tuple(tokens + block[:-1])
-                scores = [self._next(known[: len(tokens) + n], None) for n in range(len(block))]
+                scores = [self._next(known[: len(tokens) + n], adapter) for n in range(len(block))]
                 block = [choose(s, sampling.temperature, sampling.seed, len(tokens) + n) for n, s in enumerate(scores)]
             if EOS in block and not sampling.ignore_eos:
                 block = block[: block.index(EOS) + 1]

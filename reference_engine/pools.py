@@ -146,19 +146,28 @@ class KvPool:
         """Tells kvsan that the slots, and what goes with them, pass to a node above their own."""
         self._probe.split(node=node, child=child, slots=slots, pool=self.name)
 
+    def tell_give(self, slots: list[int], own: list[int], owner: str, to: str) -> None:
+        """Tells kvsan that another owner has the slots from here on, and what goes with those that are the owner's
+        `own` and not shared."""
+        self._probe.give(self.name, slots, owner=owner, to=to)
+
+    def tell_totals(self) -> None:
+        """Tells kvsan the totals of what goes with the slots, here nothing."""
+
     def recover(self, slots: list[int], own: list[int], owner: str, node: str) -> None:
         """The owner has the node's tokens in slots of its own: completes the node's with them, here nothing."""
 
-    def give_back(self, slots: list[int], owner: str) -> None:
-        """Gives back the pages of the slots; in a group of frees, they wait for its end."""
+    def give_back(self, slots: list[int], owner: str, batch: str | None = None) -> None:
+        """Gives back the pages of the slots; in a group of frees, they wait for its end. `batch` names the batch whose
+        result is the occasion."""
         if not slots:
             return
         if self._group is None:
             self.reclaim(slots)
-            self._probe.free(self.name, slots, owner=owner)
+            self._probe.free(self.name, slots, owner=owner, batch=batch)
         else:
             self._group += slots
-            self._probe.free(self.name, slots, owner=owner, group=self._group_name)
+            self._probe.free(self.name, slots, owner=owner, group=self._group_name, batch=batch)
 
     def begin_group(self) -> None:
         """What is given back from here on is carried out together, at the group's end; groups do not nest."""

@@ -48,6 +48,11 @@ class KvRecord:
         return len(self.slots)
 
     @property
+    def own(self) -> list[int]:
+        """The token slots that are the request's own."""
+        return self.duplicates + self.slots[self.protected :]
+
+    @property
     def start(self) -> int:
         """Where the next batch goes on: without a row behind the cached prefix, with one behind what is committed."""
         return self.allocated if self.released else self.committed

@@ -37,13 +37,13 @@ def _ends_inside_a_page(base: EngineConfig, rng: random.Random) -> Scenario:
     """`first` ends with a token in flight whose slot is in the page of the last one computed."""
     length = 16 + rng.randint(2, 6)
     arrivals = [Arrival(0, "first", random_text(rng, length), _steady(rng.randint(2, 8)))]
-    return Scenario(replace(base, rows=4, context_len=64, kv_tokens=512), arrivals, ())
+    return Scenario(replace(base, rows=4, context_len=64, kv_tokens=512), arrivals)
 
 
 def _page_handed_out_twice(base: EngineConfig, rng: random.Random) -> Scenario:
     """After `first`, `late` ones take all pages that are free."""
     case = _ends_inside_a_page(base, rng)
-    late = [Arrival(30, rid, random_text(rng, 20), _steady(6)) for rid in ("late-0", "late-1")]
+    late = [Arrival(30, rid, random_text(rng, 20), _steady(12)) for rid in ("late-0", "late-1")]
     config = replace(case.config, context_len=64, kv_tokens=64)
     return Scenario(config, [*case.arrivals, *late], ("late-0", "late-1"))
 
@@ -61,11 +61,13 @@ def _rejected_before_a_longer_one(base: EngineConfig, rng: random.Random) -> Sce
 
 
 def _freed_slot_handed_out(base: EngineConfig, rng: random.Random) -> Scenario:
-    """As `_rejected_before_a_longer_one`, and what comes `late` takes all slots that are free."""
+    """As `_rejected_before_a_longer_one`, with three that are rejected; what comes `late` takes all slots that are
+    free."""
     case = _rejected_before_a_longer_one(base, rng)
     steady, too_long, victim = case.arrivals
-    late = Arrival(victim.step + 2, "late", random_text(rng, 20), _steady(40))
-    arrivals = [steady, replace(too_long, prompt=too_long.prompt), replace(victim, sampling=_steady(40)), late]
+    rejected = [replace(too_long, rid=f"too-long-{n}") for n in range(3)]
+    late = Arrival(victim.step + 2, "late", random_text(rng, 60 if base.page_size == 1 else 16), _steady(40))
+    arrivals = [steady, *rejected, replace(victim, sampling=_steady(40)), late]
     return replace(case, config=replace(case.config, kv_tokens=128), arrivals=arrivals)
 
 
@@ -77,7 +79,19 @@ def _second_turn(base: EngineConfig, rng: random.Random) -> Scenario:
         Arrival(0, "first", first, _steady(new), session="s"),
         Arrival(30, "second", random_text(rng, rng.randint(2, 10)), _steady(1), session="s"),
     ]
-    return Scenario(replace(base, context_len=96, kv_tokens=512), arrivals, ())
+    return Scenario(replace(base, context_len=96, kv_tokens=512), arrivals)
+
+
+def _turn_after_turn(base: EngineConfig, rng: random.Random) -> Scenario:
+    """Eight sessions have two turns each; then comes a request that needs almost all slots."""
+    arrivals = []
+    for number in range(8):
+        new = rng.randint(2, 8)
+        for turn, length in enumerate((16 + 1 - new, rng.randint(2, 8))):
+            step, rid = 24 * number + 12 * turn, f"r{number}-{turn}"
+            arrivals.append(Arrival(step, rid, random_text(rng, length), _steady(new), session=f"s{number}"))
+    arrivals.append(Arrival(200, "late", random_text(rng, 88), _steady(8)))
+    return Scenario(replace(base, context_len=96, kv_tokens=96), arrivals)
 
 
 BUILDERS: dict[str, Builder] = {
@@ -88,6 +102,7 @@ BUILDERS: dict[str, Builder] = {
     bugs.WRONG_SLOT: _rejected_before_a_longer_one,
 }
 BITING: dict[str, Builder] = {
+    bugs.SESSION_TAIL: _turn_after_turn,
     bugs.TWO_FREES: _page_handed_out_twice,
     bugs.WRONG_SLOT: _freed_slot_handed_out,
 }

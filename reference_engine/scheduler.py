@@ -24,6 +24,7 @@ from .probe import Probe
 from .request import Finish, Output, Request
 from .row_writer import RowWrite
 from .sessions import Sessions
+from .sparse import SPARSE
 
 
 class Scheduler:
@@ -45,7 +46,9 @@ class Scheduler:
         self._tier = tier
         self._decode_side = decode_side
         self._guesses = Guesses(config, holdings)
-        self.sessions = SESSIONS.get(config.bug or "", Sessions)(holdings, probe)
+        self.sessions = SESSIONS.get(config.bug or "", Sessions)(
+            holdings, probe, keep=holdings.states is None and decode_side is None
+        )
         self._names = (str(number) for number in count(1))
         self.waiting: deque[Request] = deque()
         self.chunked: Request | None = None
@@ -117,6 +120,7 @@ class Scheduler:
         """Prefills a request while nothing else runs; it keeps what it holds, and its token is forgotten."""
         self.waiting.append(request)
         while self.waiting or self.chunked is not None:
+            self._acknowledge(wait=True)
             self._launch(Batch(next(self._names), self._prefill_items(), mixed=False))
             self._forward.result(self.in_flight.popleft())
             request.outstanding -= 1
@@ -184,7 +188,7 @@ class Scheduler:
         """Starts a waiting request; None if there is no room for its tokens and one step of those that run."""
         resumed = self.sessions.resume(request)
         if not resumed:
-            if self._tier is not None and not self._tier.prefix_ready(request.tokens[:-1]):
+            if not self._prefix_ready(request):
                 return None
             if not self._holdings.find_prefix(request):
                 self._holdings.release(request)
@@ -199,6 +203,10 @@ class Scheduler:
             return None
         request.cached_tokens = request.kv.start
         return self._prefill(request, upto)
+
+    def _prefix_ready(self, request: Request) -> bool:
+        """Whether no tier has more of the request's prefix; the tiers keep what was computed without an adapter."""
+        return self._tier is None or request.adapter is not None or self._tier.prefix_ready(request.tokens[:-1])
 
     def _prefill(self, request: Request, upto: int) -> Item:
         start, tokens = request.kv.start, request.tokens
@@ -222,7 +230,7 @@ class Scheduler:
             assert request.kv.row is not None
             self._forward.prime(request.kv.row, token)
             self.running.append(request)
-            self._take_tokens(request, [token], first=True)
+            self._take_tokens(request, self._guesses.after_prefill(request, [token]), first=True)
 
     def _acknowledge(self, *, wait: bool) -> None:
         """Takes note of the copies that have ended beside the forward; `wait` waits for them."""
@@ -303,9 +311,9 @@ class Scheduler:
             elif request.rejected is not None:
                 self._end_rejected(request, batch)
             elif item.samples:
-                self._take_tokens(request, self._guesses.settled(item, drawn), first=item.first)
+                self._take_tokens(request, self._guesses.settled(item, drawn), first=item.first, batch=batch.name)
 
-    def _take_tokens(self, request: Request, tokens: list[int], *, first: bool) -> None:
+    def _take_tokens(self, request: Request, tokens: list[int], *, first: bool, batch: str | None = None) -> None:
         told = []
         for token in tokens:
             request.output.append(token)
@@ -318,7 +326,7 @@ class Scheduler:
                 self._end(request, reason, told)
                 return
         if first:
-            self._holdings.publish(request, len(request.tokens) - 1)
+            self._holdings.publish(request, len(request.tokens) - 1, batch)
         if told:
             self._outputs.append(Output(request.rid, told, cached_tokens=request.cached_tokens))
 
@@ -391,6 +399,11 @@ class Scheduler:
             self._probe.count(
                 STATES, available=pool.available, evictable=evictable, protected=protected, total=pool.size
             )
+        self._holdings.kv.tell_totals()
+        if self._tier is not None:
+            self._tier.tell_totals()
+        if (sparse := self._holdings.sparse) is not None:
+            self._probe.count(SPARSE, available=sparse.available, total=sparse.size)
         self._probe.step()
         if not self.busy:
             self._probe.idle()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .holdings import Holdings
-from .pools import KV, ROWS
+from .pools import ROWS
 from .probe import Probe
 from .record import KvRecord
 from .request import Request, SamplingParams
@@ -30,25 +30,25 @@ class Session:
     closed: bool = False
     kv: KvRecord = field(default_factory=KvRecord)
 
-    @property
-    def own(self) -> list[int]:
-        """The slots that are its own."""
-        return self.kv.duplicates + self.kv.slots[self.kv.protected :]
-
 
 class Sessions:
-    """All sessions by id; those used longest ago come first."""
+    """All sessions by id; those used longest ago come first.
 
-    def __init__(self, holdings: Holdings, probe: Probe) -> None:
+    Where they do not `keep`, each turn computes the whole text anew: a recurrent state is already beyond the last
+    token, and on the decode side another server computes every prompt.
+    """
+
+    def __init__(self, holdings: Holdings, probe: Probe, *, keep: bool) -> None:
         self._holdings = holdings
         self._probe = probe
+        self._keep = keep
         self._sessions: dict[str, Session] = {}
 
     @property
     def held(self) -> int:
         """The token slots that sessions hold, in whole pages."""
         page = self._holdings.kv.page_size
-        return page * sum(len({slot // page for slot in session.own}) for session in self._sessions.values())
+        return page * sum(len({slot // page for slot in session.kv.own}) for session in self._sessions.values())
 
     def begin(self, request: Request) -> None:
         """Makes the request a turn of its session; it is rejected while another turn is in work."""
@@ -76,6 +76,7 @@ class Sessions:
         self._hand_over(session.kv, session.owner, request.rid)
         session.kv.slots = self._resumed(session)
         request.kv, session.kv = session.kv, KvRecord()
+        self._holdings.register(request)
         self._holdings.tell_record(request)
         return True
 
@@ -83,6 +84,7 @@ class Sessions:
         """Puts what the request holds back into the session."""
         session = self._of(request)
         assert session is not None
+        self._holdings.unregister(request)
         self._hand_over(request.kv, request.rid, session.owner)
         session.kv, request.kv = request.kv, KvRecord()
         self._holdings.tell_record(request)
@@ -97,10 +99,10 @@ class Sessions:
         if finished:
             session.tokens = request.tokens
             request.kv.committed = min(request.kv.committed, len(session.tokens) - 1)
-            if self._holdings.states is None and not session.closed:
+            if self._keep and not session.closed:
                 self.keep(request)
                 request.epoch += 1
-            else:  # a state is already beyond the last token
+            else:
                 self._holdings.release(request)
         session.in_work = False
         if session.closed and request.session is not None:
@@ -136,7 +138,7 @@ class Sessions:
         assert record.row is not None and record.node is not None
         self._probe.give(ROWS, record.row, owner=giver, to=taker)
         if record.slots:
-            self._probe.give(KV, record.slots, owner=giver, to=taker)
+            self._holdings.kv.tell_give(record.slots, record.own, giver, taker)
         self._holdings.cache.lock(record.node, taker)
         self._holdings.cache.unlock(record.node, giver)
 

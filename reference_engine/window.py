@@ -78,9 +78,9 @@ class WindowedKvPool(KvPool):
             self._set(slots, paired)
         return slots
 
-    def give_back(self, slots: list[int], owner: str) -> None:
+    def give_back(self, slots: list[int], owner: str, batch: str | None = None) -> None:
         self._give_back_window(slots, owner)
-        super().give_back(slots, owner)
+        super().give_back(slots, owner, batch)
 
     def reclaim(self, slots: list[int]) -> None:
         super().reclaim(slots)
@@ -136,6 +136,15 @@ class WindowedKvPool(KvPool):
         paired = [int(self.map[slot]) for slot in slots if self.map[slot]]
         if paired:
             self._probe.split(node=node, child=child, slots=paired, pool=WINDOW)
+
+    def tell_give(self, slots: list[int], own: list[int], owner: str, to: str) -> None:
+        super().tell_give(slots, own, owner, to)
+        paired = [int(self.map[slot]) for slot in own if self.map[slot]]
+        if paired:
+            self._probe.give(WINDOW, paired, owner=owner, to=to)
+
+    def tell_totals(self) -> None:
+        self._probe.count(WINDOW, available=self.window.available, total=self.window.size)
 
     def recover(self, slots: list[int], own: list[int], owner: str, node: str) -> None:
         """Gives the node's tombstones the window slots that the owner has for the same tokens."""

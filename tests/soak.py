@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import random
+import itertools
 import subprocess
 import sys
 import time
@@ -21,19 +21,18 @@ from pathlib import Path
 
 from kvsan.hooks import scope
 from kvsan.reference_engine.bugs import BUGS
-from kvsan.reference_engine.config import EngineConfig
 from kvsan.reference_engine.engine import Engine
-from kvsan.reference_engine.oracle import Oracle
-from kvsan.reference_engine.policies import POLICY_NAMES
-from kvsan.reference_engine.request import Finish
 from kvsan.reference_engine.scenarios import scenario
-from kvsan.reference_engine.workload import drive, random_workload
+from kvsan.reference_engine.workload import drive
 
 from kvsan.sinks import Collector
 from kvsan.traces import event_from_dict
 from kvsan.tracker import Tracker
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from reference_engine.combinations import SESSIONS, features, random_case, wrong_answers
+from reference_engine.exactness import consequence, faults
+
 Collector.say = lambda self, line: None  # type: ignore[method-assign]  # the table says it
 
 
@@ -47,76 +46,60 @@ class Line:
     good: bool
 
 
-def random_config(chance: random.Random) -> EngineConfig:
-    """A small engine with a random combination of features."""
-    page = chance.choice((1, 16))
-    kind = chance.choice(("plain", "hybrid", "host", "storage", "decode", "window", "drafts", "groups"))
-    return EngineConfig(
-        page_size=page,
-        loop=chance.choice(("overlap", "normal")),
-        schedule_policy=chance.choice(POLICY_NAMES),
-        seed=chance.randrange(1 << 30),
-        mixed_chunk=chance.random() < 0.5,
-        rows=chance.randint(2, 6),
-        kv_tokens=256 if page == 16 else chance.choice((160, 200, 320)),
-        chunked_prefill_size=chance.choice((16, 32, 48)),
-        context_len=160,
-        hybrid=kind == "hybrid",
-        host_tokens=256 if kind in ("host", "storage") else 0,
-        host_write=chance.choice(("through", "back")),
-        storage=kind == "storage",
-        prealloc_rows=3 if kind == "decode" else 0,
-        window=24 if kind == "window" else 0,
-        draft_tokens=3 if kind == "drafts" else 0,
-        free_groups=kind == "groups",
-    )
-
-
 def correct_engine(steps: int, tell: Callable[[str], None]) -> Line:
     """Random engines without a bug until so many steps were made: no finding, and the right tokens."""
-    oracles: dict[tuple[bool, int], Oracle] = {}
     done = requests = findings = wrong = seed = 0
+    seen: set[frozenset[str]] = set()
     while done < steps:
-        chance = random.Random(seed)
-        config = random_config(chance)
-        arrivals = random_workload(seed, 30, context_len=160)
+        case = random_case(seed)
         with scope(level="full") as sanitizer:
-            answers = drive(Engine(config), arrivals)
+            engine = Engine(case.config)
+            answers = drive(engine, case.arrivals, flush_at=case.flush_at)
+            for name in SESSIONS:
+                engine.close_session(name)
         done += sanitizer.tracker.state.history.step
-        requests += len(arrivals)
-        findings += len(sanitizer.findings) + len(sanitizer.report().failures)
-        model = config.hybrid, config.window
-        oracle = oracles.setdefault(model, Oracle(hybrid=config.hybrid, window=config.window))
-        for arrival in arrivals:
-            answer = answers[arrival.rid]
-            right = oracle.generate(list(arrival.prompt), arrival.sampling)
-            right = right[: len(answer.tokens)] if answer.finish is Finish.ABORT else right
-            wrong += answer.tokens != right
+        requests += len(case.arrivals)
+        seen.add(frozenset(features(case)))
+        found = len(sanitizer.findings) + len(sanitizer.report().failures)
+        lost = wrong_answers(case.config, case.arrivals, answers)
+        if found or lost:
+            print(f"seed {seed}: {found} findings, wrong: {lost}", file=sys.stderr, flush=True)
+        findings += found
+        wrong += len(lost)
         seed += 1
         tell(f"{done} of {steps} steps, {findings} findings, {wrong} wrong answers")
     return Line(
         "engine steps without a bug, random features",
-        f"{done} ({requests} requests, {seed} engines)",
+        f"{done} ({requests} requests, {seed} engines, {len(seen)} combinations of features)",
         f"{findings} findings, {wrong} wrong answers",
         not findings and not wrong,
     )
 
 
 def bug(name: str, seeds: int) -> Line:
-    """The switch in so many seeds: its finding comes first in each."""
-    hits = 0
-    others: dict[str, int] = {}
-    page = BUGS[name].page_sizes[0]
-    for seed in range(seeds):
+    """The switch in so many seeds at each page size: its finding with owners and sites, nothing beside it, and its
+    consequence."""
+    exact = shown = 0
+    others: set[str] = set()
+    pages = BUGS[name].page_sizes
+    effect = BUGS[name].effect
+    for seed, page in itertools.product(range(seeds), pages):
         case = scenario(name, seed, page_size=page)
         with scope(level="full") as sanitizer:
             case.drive(Engine(case.config))
-        kinds = [finding.kind for finding in sanitizer.findings]
-        hits += kinds[:1] == [BUGS[name].finding]
-        for kind in kinds[1:]:
-            others[kind] = others.get(kind, 0) + 1
-    rest = f"; later also {', '.join(f'{kind} {count}' for kind, count in sorted(others.items()))}" if others else ""
-    return Line(f"bug {name}", f"{seeds} seeds", f"{BUGS[name].finding} first in {hits}{rest}", hits == seeds)
+        wrong = faults(BUGS[name], sanitizer.findings)
+        exact += not wrong
+        others.update(wrong)
+        biting = scenario(name, seed, page_size=page, biting=True)
+        shown += consequence(biting) == effect.replace("exhaustion", "stall")
+    runs = seeds * len(pages)
+    result = f"{BUGS[name].finding} alone, with owners and sites, in {exact}; {effect} in {shown}"
+    return Line(
+        f"bug {name}",
+        f"{seeds} seeds, pages of {' and '.join(map(str, pages))}",
+        "; ".join([result, *sorted(others)]),
+        exact == shown == runs,
+    )
 
 
 def two_judges(traces: int, tell: Callable[[str], None]) -> list[Line]:

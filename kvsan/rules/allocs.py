@@ -160,6 +160,7 @@ def _alloc_pages(state: State, event: Alloc, pool: PoolShadow, holder: Holder | 
             pool.origin[number * pool.page : (number + 1) * pool.page] = state.origin_word(event)
             _count_in(pool, holder, pool.page)
             if pool.blamed:
+                state.verdicts.goes_on(pool, event.slots)
                 pool.blamed.pop(number, None)
             return
     exists = (slots >= 0) & (slots < pool.size)
@@ -193,6 +194,7 @@ def _alloc_pages(state: State, event: Alloc, pool: PoolShadow, holder: Holder | 
     lone = slots[reserved & first]
     _take_over(state, event, pool, lone, holder, flags)
     if pool.blamed and new_pages.size:
+        state.verdicts.goes_on(pool, slots)
         state.verdicts.new_tenancy(pool, np.setdiff1d(new_pages, lone // pool.page))
     named = slots[exists & first]
     if holder is not None:

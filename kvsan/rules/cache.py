@@ -246,7 +246,9 @@ def match(state: State, event: Match) -> None:
     node = state.nodes.find(event.node)
     if node is not None and node.inserted and node.ns != event.ns:
         detail = {"inserted": node.ns or "(none)", "matched": event.ns or "(none)"}
-        state.report(event, [Violation("namespace_mixup", node=event.node, owner=event.owner, detail=detail)])
+        earlier = node.inserted_at if node.inserted_at >= 0 else None
+        violation = Violation("namespace_mixup", node=event.node, owner=event.owner, earlier=earlier, detail=detail)
+        state.report(event, [violation])
 
 
 def lock(state: State, event: Lock) -> None:

@@ -194,6 +194,8 @@ def count(state: State, event: Count) -> None:
         wrong["session"] = (event.session, sessions)
     if event.total is not None and event.total != pool.size - pool.reserved:
         wrong["total"] = (event.total, pool.size - pool.reserved)
+    if not wrong:
+        pool.adrift = None
     drift = tuple(claimed - right for claimed, right in wrong.values())
     if wrong and drift != pool.drift:
         detail = {name: f"{claimed}, should be {right}" for name, (claimed, right) in wrong.items()}

@@ -232,10 +232,18 @@ def launch(state: State, event: Launch) -> None:
         if slots.size:
             into.events += 1
             lost = slots[(into.tenancy[slots] & CELL_KEY_MASK) != keys]
-            if lost.size:
-                violations.append(Violation("use_after_free", into, np.unique(lost)))
-            violations += slot_access(state, into, np.unique(slots), writes=False)
+            found = [Violation("use_after_free", into, np.unique(lost))] if lost.size else []
+            found += slot_access(state, into, np.unique(slots), writes=False)
+            for violation in found:
+                violation.owner = event.owner or _reader(captures, int(violation.slots[0]))
+            violations += found
     state.report(event, violations)
+
+
+def _reader(captures: list[Capture], slot: int) -> str | None:
+    """For whom the batch reads the slot."""
+    owners = [c.owner.name for c in captures if c.owner is not None and np.count_nonzero(c.slots == slot)]
+    return owners[0] if owners else None
 
 
 def done(state: State, event: Done) -> None:

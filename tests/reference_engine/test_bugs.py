@@ -1,14 +1,13 @@
-"""Each bug switch gives its finding in every seed, whatever the schedule; without the switch nothing is found."""
+"""What more there is to say about single switches: which schedules, loops and sizes they need, and what a finding tells
+beside owners and sites."""
 
 from __future__ import annotations
 
 import pytest
 from kvsan.hooks import scope
-from kvsan.reference_engine import bugs, tier_scenarios, window_scenarios
-from kvsan.reference_engine.bugs import BUGS, EFFECTS
+from kvsan.reference_engine import bugs
 from kvsan.reference_engine.config import EngineConfig
 from kvsan.reference_engine.engine import Engine
-from kvsan.reference_engine.oracle import Oracle
 from kvsan.reference_engine.policies import POLICY_NAMES
 from kvsan.reference_engine.request import SamplingParams
 from kvsan.reference_engine.scenarios import Scenario, scenario
@@ -16,31 +15,15 @@ from kvsan.reference_engine.workload import Answer, Arrival, drive
 
 from kvsan.findings import Access, Finding
 
+from .combinations import wrong_answers
+
 SEEDS = range(20)
 
-ORACLES = {hybrid: Oracle(hybrid=hybrid) for hybrid in (False, True)}
 
-SITES = {
-    bugs.ROW_REALLOC: ("other", "RowWriter.write", "Forward.launch"),
-    bugs.ABORT_KEEPS_ROW: ("too-long", "Scheduler._end_rejected", None),
-    bugs.ABORT_STILL_LEAKS: ("too-long", "Scheduler._end_rejected", None),
-    bugs.ABORT_DOUBLE_RELEASE: ("retracted", "Scheduler._process", "Scheduler._retract"),
-    bugs.PROFILING_BY_HAND: ("profile-", "_release_by_hand", None),
-    bugs.REUSE_FROM_LENGTH: ("victim", "Holdings.claim_row", "Scheduler._retract"),
-    bugs.CAPTURE_BEFORE_PUBLICATION: ("victim", "Holdings.publish", "Forward.launch"),
-    bugs.PUBLICATION_REMAPS: ("victim", "Holdings.publish", "Forward.launch"),
-    bugs.STATE_NOT_CLEARED: ("victim", "Forward.launch", None),
-    bugs.DONATED_NOT_REPLACED: ("donor", "States.give_back", "StatePool.take"),
-    bugs.STATE_WITH_ROW: ("aborted", "Scheduler.abort", None),
-}
-"""By bug that this module looks at: the owner (or how its name begins), and a function of the present access's stack
-and of the earlier one's."""
-
-
-def run(case: Scenario, *, then: bool = False) -> tuple[dict[str, Answer], list[Finding]]:
-    """Drives the scenario's engine under kvsan, `then` with what comes afterwards; the answers and what was found."""
+def run(case: Scenario) -> tuple[dict[str, Answer], list[Finding]]:
+    """Drives the scenario's engine under kvsan; the answers and what was found."""
     with scope(level="full") as sanitizer:
-        answers = case.drive(Engine(case.config), 600, then=then)
+        answers = case.drive(Engine(case.config), 600)
     assert sanitizer.report().failures == ()
     return answers, sanitizer.findings
 
@@ -50,74 +33,9 @@ def functions(access: Access | None) -> list[str]:
     return [frame.function for frame in access.stack] if access is not None else []
 
 
-def wrong(case: Scenario, answers: dict[str, Answer], oracle: Oracle | None = None) -> set[str]:
-    """The requests whose tokens are not the right ones; those that were rejected or aborted aside."""
-    oracle = oracle or ORACLES[case.config.hybrid]
-    return {
-        arrival.rid
-        for arrival in case.arrivals + case.then
-        if arrival.rid in answers
-        and arrival.abort_at is None
-        and answers[arrival.rid].error is None
-        and answers[arrival.rid].tokens != oracle.generate(list(arrival.prompt), arrival.sampling)
-    }
-
-
-def test_every_bug_is_described() -> None:
-    from .test_switches import EXPECTED
-
-    others = {bugs.RANK_ORDER, *EXPECTED, *tier_scenarios.BUILDERS, *window_scenarios.BUILDERS}
-    assert set(BUGS) == set(SITES) | others, "each is looked at here or in the module of its feature"
-    for bug in BUGS.values():
-        assert bug.effect in EFFECTS, bug.name
-        assert bug.consequence != bug.effect, bug.name
-
-
-@pytest.mark.parametrize("page_size", [1, 16])
-@pytest.mark.parametrize("name", list(SITES))
-def test_one_finding_in_every_seed(name: str, page_size: int) -> None:
-    bug = BUGS[name]
-    owner, present, earlier = SITES[name]
-    for seed in SEEDS:
-        case = scenario(name, seed, page_size=page_size)
-        [finding] = run(case)[1]
-        assert (finding.kind, finding.pool) == (bug.finding, bug.pool), seed
-        assert finding.owner is not None and finding.owner.startswith(owner), seed
-        assert present in functions(finding.present), seed
-        assert earlier is None or earlier in functions(finding.earlier), seed
-        if seed % 4 == 0:
-            fixed = case.fixed()
-            answers, findings = run(fixed, then=True)
-            assert findings == [], seed
-            assert wrong(fixed, answers) == set(), seed
-
-
-@pytest.mark.parametrize("page_size", [1, 16])
-@pytest.mark.parametrize("name", [name for name in SITES if BUGS[name].effect == "wrong tokens"])
-def test_wrong_tokens(name: str, page_size: int) -> None:
-    """Some victim of each seed gets wrong tokens when the forward runs late, and without the bug nobody does."""
-    for seed in SEEDS:
-        case = scenario(name, seed, page_size=page_size, schedule_policy="late")
-        answers, _ = run(case, then=True)
-        assert wrong(case, answers) & set(case.victims), seed
-
-
-@pytest.mark.parametrize("policy", POLICY_NAMES)
-@pytest.mark.parametrize("name", [name for name in SITES if BUGS[name].effect == "latent"])
-def test_latent_under_every_schedule(name: str, policy: str) -> None:
-    for seed in range(5):
-        case = scenario(name, seed, schedule_policy=policy)
-        answers, findings = run(case, then=True)
-        assert [finding.kind for finding in findings] == [BUGS[name].finding], seed
-        assert wrong(case, answers) == set(), seed
-
-
-@pytest.mark.parametrize("page_size", [1, 16])
-def test_profiled_prefixes_that_stay_locked_stall_the_engine(page_size: int) -> None:
-    for seed in range(5):
-        case = scenario(bugs.PROFILING_BY_HAND, seed, page_size=page_size)
-        with pytest.raises(RuntimeError, match="still busy after 600 steps"):
-            run(case, then=True)
+def wrong(case: Scenario, answers: dict[str, Answer]) -> set[str]:
+    """The requests whose tokens are not the right ones."""
+    return set(wrong_answers(case.config, case.arrivals, answers))
 
 
 def profiled(page_size: int, *, hybrid: bool = False, chunks: int = 1, sizes: int = 3) -> list[Finding]:
@@ -131,7 +49,7 @@ def profiled(page_size: int, *, hybrid: bool = False, chunks: int = 1, sizes: in
         bug=bugs.PROFILING_BY_HAND,
     )
     arrivals = [Arrival(0, "a", tuple(range(40)), SamplingParams(5))]
-    return run(Scenario(config, arrivals, ()))[1]
+    return run(Scenario(config, arrivals))[1]
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
@@ -152,7 +70,7 @@ def test_releasing_by_hand_leaves_a_protected_prefix_or_a_tracked_state_in_the_r
 
 @pytest.mark.parametrize("loop", ["normal", "overlap"])
 @pytest.mark.parametrize("name", [bugs.CAPTURE_BEFORE_PUBLICATION, bugs.PUBLICATION_REMAPS])
-def test_publication_names_the_decode_that_captured(name: str, loop: str) -> None:
+def test_publication_names_the_decode_that_captured_and_the_prefill_that_is_published(name: str, loop: str) -> None:
     """In the normal loop nothing is outstanding when a result is published, and the swap is right."""
     findings = run(scenario(name, 1, loop=loop))[1]
     if loop == "normal":
@@ -163,6 +81,8 @@ def test_publication_names_the_decode_that_captured(name: str, loop: str) -> Non
     assert (finding.present.what, finding.earlier.what) == ("freed", "read")
     assert finding.earlier.batch is not None and finding.earlier.batch == finding.extra["batch"]
     assert "Holdings._replace" in functions(finding.present)
+    assert finding.present.batch is not None
+    assert int(finding.present.batch) == int(finding.earlier.batch) - 1
 
 
 def test_each_abort_in_the_queue_costs_three_states() -> None:
@@ -221,11 +141,3 @@ def test_leak_names_the_rejected_request_and_serving_goes_on(name: str, pool: st
 def test_rejected_request_leaks_nothing_in_the_normal_loop() -> None:
     for seed in range(3):
         assert run(scenario(bugs.ABORT_KEEPS_ROW, seed, loop="normal"))[1] == []
-
-
-def test_double_release_gives_one_row_to_two_requests() -> None:
-    for seed in SEEDS:
-        case = scenario(bugs.ABORT_DOUBLE_RELEASE, seed)
-        answers, findings = run(case, then=True)
-        assert (findings[0].kind, findings[0].owner) == ("double_free", "retracted")
-        assert wrong(case, answers), seed

@@ -73,9 +73,3 @@ def test_blocks_are_right(page_size: int, loop: str, policy: str, oracle: Oracle
         assert answer.tokens == (right[: len(answer.tokens)] if answer.finish is Finish.ABORT else right)
     check_nothing_lost(engine)
     assert sanitizer.findings == []
-
-
-@pytest.mark.parametrize("options", [{"draft_tokens": 2, "block_size": 4}, {"block_size": 4, "hybrid": True}])
-def test_what_cannot_go_together(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="exclude each other"):
-        EngineConfig(**options)  # type: ignore[arg-type]

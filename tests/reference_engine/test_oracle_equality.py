@@ -52,6 +52,8 @@ def check_nothing_lost(engine: Engine) -> None:
     totals = engine.totals()
     assert totals["rows_available"] == totals["rows"]
     assert totals["kv_available"] + totals["kv_evictable"] == totals["kv_tokens"]
+    if "buffers" in totals:
+        assert totals["buffers_available"] == totals["buffers"]
     if "states" in totals:
         assert totals["states_available"] + totals["states_cached"] == totals["states"]
 

@@ -103,9 +103,9 @@ def test_without_the_write_after_read_barrier_there_is_a_race(monkeypatch: pytes
 def test_swapping_duplicates_while_a_batch_is_outstanding_is_a_stale_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     publish = Holdings.publish
 
-    def at_once(self: Holdings, request: Request, upto: int) -> None:
+    def at_once(self: Holdings, request: Request, upto: int, batch: str | None = None) -> None:
         outstanding, request.outstanding = request.outstanding, 0
-        publish(self, request, upto)
+        publish(self, request, upto, batch)
         request.outstanding = outstanding
 
     monkeypatch.setattr(Holdings, "publish", at_once)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kvsan.reference_engine import bugs
+from kvsan.reference_engine.bugs import BUGS
 from kvsan.reference_engine.oracle import Oracle
 from kvsan.reference_engine.scenarios import scenario
 from kvsan.reference_engine.tensor_ranks import WORLD, run_ranks, trace_path
@@ -42,7 +43,12 @@ def test_histories_part_at_the_first_eviction_in_every_seed(
         assert (finding.kind, finding.pool, finding.rank) == ("rank_divergence", "kv", 1)
         assert finding.present is not None and finding.earlier is not None
         assert finding.present.what == finding.earlier.what == "evict"
-        assert "_remove" in (finding.present.site or "")
+        for access, site in (
+            (finding.present, BUGS[bugs.RANK_ORDER].site),
+            (finding.earlier, BUGS[bugs.RANK_ORDER].earlier),
+        ):
+            assert site is not None and access.owner == site.owner
+            assert site.functions[0] in (access.site or "")
     for rank in range(WORLD):  # each rank is right by itself: nothing but the traces tells
         answers = json.loads((tmp_path / f"answers-rank{rank}.json").read_text())
         for seed, told in zip(SEEDS, answers, strict=True):
@@ -55,5 +61,6 @@ def test_histories_part_at_the_first_eviction_in_every_seed(
     assert ("rank_divergence" in capsys.readouterr().out) == bug
 
 
-def test_ranks_that_parted_crash_at_the_next_prefix_of_one(tmp_path: Path) -> None:
-    assert run_ranks(tmp_path, range(1), bug=True, biting=True) == [1] * WORLD
+@pytest.mark.parametrize("seed", range(3))
+def test_ranks_that_parted_crash_at_the_next_prefix_of_one(seed: int, tmp_path: Path) -> None:
+    assert run_ranks(tmp_path, range(seed, seed + 1), bug=True, biting=True) == [1] * WORLD
