@@ -77,13 +77,13 @@ def exp2(x: Array) -> Array:
     return result
 
 
-def attend(queries: Array, keys: Array, values: Array, first: int, window: int = 0) -> Array:
+def attend(queries: Array, keys: Array, values: Array, first: int, window: int = 0, scale: float = 1.0) -> Array:
     """Causal attention of queries [t, heads, dim] over keys and values [length, heads, dim]; shape [t, heads, dim].
 
     Query i stands at position `first + i` and sees the positions up to its own. Weights are the softmax of the products
-    of query and key over the root of dim. With a `window` it sees only so many positions, its own the last of them.
+    of query and key, times `scale`. With a `window` it sees only so many positions, its own the last of them.
     """
-    queries = queries * (LOG2_E * queries.shape[2] ** -0.5)
+    queries = queries * (LOG2_E * scale)
     blocks = [
         _attend_block(queries[begin : begin + _BLOCK], keys, values, first + begin, window)
         for begin in range(0, queries.shape[0], _BLOCK)

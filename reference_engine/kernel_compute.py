@@ -20,7 +20,7 @@ from .kernel_model import KernelModel, Scanned, to_device
 from .kernel_step import KernelStep
 from .row_writer import RowWrite
 from .tokenizer import VOCABULARY
-from .weights import DIM, HEAD_DIM, HEADS, LAYERS, STATE_DIM, Weights
+from .weights import DIM, HEAD_DIM, HEADS, LAYERS, SCALE, STATE_DIM, Weights
 
 
 class KernelCompute:
@@ -94,7 +94,7 @@ class KernelCompute:
             queries, keys, values = self.heads(mixed)
             store_kv(self.keys[layer], self.values[layer], keys, values, inputs["slots"])
             pools = self.keys[layer], self.values[layer], captured
-            return decode_attention(queries, *pools, inputs["captured"], inputs["lens"]).view(-1, DIM)
+            return decode_attention(queries, *pools, inputs["captured"], inputs["lens"], scale=SCALE).view(-1, DIM)
 
         hidden = self.model.forward(self.last_drawn[inputs["rows"]], inputs["lens"] - 1, mix)
         out.copy_(self.model.logits(hidden))

@@ -12,7 +12,7 @@ from .batch import Batch, Item
 from .kernel_model import Adapted, Scanned, to_device
 from .model import noise
 from .tokenizer import VOCABULARY
-from .weights import DIM
+from .weights import DIM, SCALE
 
 if TYPE_CHECKING:
     from .kernel_compute import KernelCompute
@@ -92,7 +92,7 @@ class KernelStep:
             queries, keys, values = compute.heads(mixed)
             store_kv(compute.keys[layer], compute.values[layer], keys, values, slots)
             pools = compute.keys[layer], compute.values[layer], self._captured
-            return extend_attention(queries, *pools, rows, cuts, starts).view(-1, DIM)
+            return extend_attention(queries, *pools, rows, cuts, starts, scale=SCALE).view(-1, DIM)
 
         hidden = compute.model.forward(inputs, positions, mix, adapted)
         last = [end - 1 for item, end in zip(items, offsets[1:], strict=True) if item.draws]

@@ -13,7 +13,7 @@ import numpy as np
 
 from .adapters import adapt
 from .arithmetic import Array, attend, linear, normalize, scan
-from .weights import DIM, HEAD_DIM, HEADS, LAYERS, STATE_DIM, STEP, Layer, Weights
+from .weights import DIM, HEAD_DIM, HEADS, LAYERS, SCALE, STATE_DIM, STEP, Layer, Weights
 
 if TYPE_CHECKING:
     from .shards import Shard
@@ -84,8 +84,9 @@ class Model:
         if self._shard is not None:
             queries, keys, values = (part[:, self._shard.heads] for part in (queries, keys, values))
         memory.store(index, keys, values)
+        window = self._windows[index]
         parts = [
-            attend(queries[span.begin : span.end], *memory.context(index, number), span.first, self._windows[index])
+            attend(queries[span.begin : span.end], *memory.context(index, number), span.first, window, SCALE)
             for number, span in enumerate(spans)
         ]
         heads = np.concatenate(parts)

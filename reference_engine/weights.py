@@ -19,6 +19,9 @@ STATE_DIM = 8
 """Numbers in the recurrent state of one channel; there are `DIM` channels."""
 LETTERS_BIAS = 3.0
 """Makes the model prefer letters, so that its answers can be looked at."""
+SCALE = 1.0
+"""What products of query and key are multiplied with before the softmax. The usual HEAD_DIM ** -0.5 makes attention so
+even that some wrong keys and values show in no token."""
 STEP = 1 / 8
 """The usual step size of the state space: how much of a token enters the state, and how fast the state fades."""
 SKIP = 0.25
@@ -56,7 +59,7 @@ class Weights:
             Layer(
                 recurrent=hybrid and index == LAYERS - 1,
                 mix_in=2 * matrix(DIM, 3 * DIM),
-                mix_out=3 * matrix(DIM, DIM),
+                mix_out=4.5 * matrix(DIM, DIM),
                 up=matrix(DIM, HIDDEN),
                 down=matrix(HIDDEN, DIM),
                 rates=-np.tile(np.arange(1.0, STATE_DIM + 1), (DIM, 1)),

@@ -46,7 +46,7 @@ def test_attention_is_softmax() -> None:
     scores[:, np.arange(9)[:, None] < np.arange(9)] = -np.inf
     weights = np.exp(scores - scores.max(axis=2, keepdims=True))
     exact = np.einsum("htn,nhd->thd", weights / weights.sum(axis=2, keepdims=True), values)
-    assert np.allclose(attend(queries, keys, values, 0), exact, rtol=1e-9, atol=1e-12)
+    assert np.allclose(attend(queries, keys, values, 0, scale=8**-0.5), exact, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 20])
