@@ -114,7 +114,7 @@ class Engine:
 
     def totals(self) -> dict[str, int]:
         """What is free and cached now, in rows, token slots and states."""
-        more = {}
+        more: dict[str, int] = {}
         if self.sparse is not None:
             more |= {"buffers": self.sparse.size, "buffers_available": self.sparse.available}
         if self.states is not None:

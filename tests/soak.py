@@ -157,8 +157,12 @@ def main() -> int:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
         date = datetime.date.today().isoformat()
         command = f"python tests/soak.py --steps {options.steps} --seeds {options.seeds} --traces {options.traces}"
+        full = parser.parse_args([])
+        cut = (options.steps, options.seeds, options.traces) != (full.steps, full.seeds, full.traces)
+        all_of_it = f"{full.steps:,} steps, {full.seeds} seeds and {full.traces:,} traces"
+        note = f" (a cut: `make soak` takes {all_of_it})" if cut else ""
         options.write.write_text(
-            f"# The last soak run\n\n`{command}`, commit {commit}, {date}, "
+            f"# The last soak run\n\n`{command}`{note}, commit {commit}, {date}, "
             f"{len(lines) - len(wrong)} of {len(lines)} lines as they should be.\n\n{table}",
             encoding="utf-8",
         )
