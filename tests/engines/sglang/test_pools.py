@@ -211,6 +211,17 @@ def test_a_row_that_is_not_given_back(watch: Watch, monkeypatch: Any) -> None:
     assert watch.san.findings[0].pool == ROWS
 
 
+def test_a_row_that_is_given_back_twice(watch: Watch) -> None:
+    req = request_("a")
+    (row,) = watch.rows.alloc([req])
+    watch.rows.free(req)
+    req.kv.req_pool_idx = row
+    watch.rows.free(req)
+    assert kinds(watch) == ["double_free"]
+    finding = watch.san.findings[0]
+    assert (finding.pool, finding.slots, finding.owner) == (ROWS, (row,), "a")
+
+
 class Forgetful(list[int]):
     """A free list that takes nothing back."""
 
