@@ -157,7 +157,7 @@ def _harmless(switch: Switch, original: Original, pool: Any, free_index: Any) ->
 
 def lost_page(switch: Switch, original: Original, pool: Any, *page_ids: Any) -> Any:
     """The allocator forgets the last page of what it is given."""
-    if page_ids[-1].numel() and switch.strike(pages=page_ids[-1][-1:].tolist()):
+    if page_ids[-1].numel() and switch.strike(slots=(page_ids[-1][-1:] * pool.page_size).tolist()):
         page_ids = (*page_ids[:-1], page_ids[-1][:-1])
     return original(pool, *page_ids)
 
@@ -190,12 +190,12 @@ def page_twice(switch: Switch, original: Original, pool: Any, free_index: Any, *
 
 
 def foreign_free(switch: Switch, original: Original, tree: Any, kv: Any, ranges: Any) -> Any:
-    """A release frees the last slot of its prefix, which the tree holds, along with its own."""
-    held = kv.cache_protected_len
+    """A release frees the last page of its prefix, which the tree holds, along with its own."""
+    held, page = kv.cache_protected_len, tree.page_size
     owner = switch.owner(kv)
     chance = held > 0 and ranges and ranges[0][0] == held and owner
-    if chance and switch.strike(owner=owner, slots=switch.row(kv)[held - 1 : held].tolist()):
-        ranges = [(held - 1, ranges[0][1]), *ranges[1:]]
+    if chance and switch.strike(owner=owner, slots=switch.row(kv)[held - page : held].tolist()):
+        ranges = [(held - page, ranges[0][1]), *ranges[1:]]
     return original(tree, kv, ranges)
 
 
@@ -223,7 +223,7 @@ def double_alloc_page(switch: Switch, original: Original, pool: Any, *args: Any,
     import torch
 
     result = original(pool, *args, **named)
-    if result is not None and result.numel() and switch.strike(pages=(result[-1:] // pool.page_size).tolist()):
+    if result is not None and result.numel() and switch.strike(slots=result[-1:].tolist()):
         pool.free_pages = torch.cat((result[-1:] // pool.page_size, pool.free_pages))
     return result
 
@@ -266,10 +266,18 @@ def stale_prefix(switch: Switch, original: Original, pool: Any, indices: Any, va
 
 def row_leak(switch: Switch, original: Original, pool: Any, req: Any) -> Any:
     """A request forgets its row instead of giving it back."""
-    if switch.strike(owner=str(getattr(req, "rid", "")), row=int(req.kv.req_pool_idx)):
+    if switch.strike(owner=str(req.rid), row=int(req.kv.req_pool_idx)):
         req.kv.req_pool_idx = None
         return None
     return original(pool, req)
+
+
+def session_row_leak(switch: Switch, original: Original, pool: Any, slot: Any) -> Any:
+    """A session that closes forgets its row."""
+    if not hasattr(slot, "rid") and switch.strike(row=int(slot.kv.req_pool_idx)):
+        slot.kv.req_pool_idx = None
+        return None
+    return original(pool, slot)
 
 
 def row_lost(switch: Switch, original: Original, pool: Any, indices: Any) -> Any:
@@ -283,8 +291,9 @@ def row_double_free(switch: Switch, original: Original, pool: Any, req: Any) -> 
     """A request gives its row back twice."""
     row = req.kv.req_pool_idx
     result = original(pool, req)
-    if switch.strike(owner=str(getattr(req, "rid", "")), row=int(row)):
-        original(pool, SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=row)))
+    if switch.strike(owner=str(req.rid), row=int(row)):
+        req.kv.req_pool_idx = row
+        original(pool, req)
     return result
 
 
@@ -330,7 +339,7 @@ def orphan(switch: Switch, original: Original, pool: Any, indices: Any, values: 
     result = original(pool, indices, values)
     if isinstance(indices[1], slice) and values.numel() > 4:
         row, begin = int(indices[0]), indices[1].start
-        if switch.strike(row=row, slots=values[:1].tolist(), twice=values[1:2].tolist()):
+        if switch.strike(slots=values[:1].tolist()):
             original(pool, (row, slice(begin, begin + 1)), values[1:2])
     return result
 
@@ -428,6 +437,7 @@ FAULTS: dict[str, Fault] = {
     "early_free": Fault(f"{SCHEDULER}:Scheduler.process_batch_result", early_free),
     "stale_prefix": Fault(f"{ROWS}.write", stale_prefix, below=(f"{ROWS}.write", stale_prefix)),
     "row_leak": Fault(f"{ROWS}.free", row_leak, below=(f"{ROWS}.free_rows", row_lost)),
+    "session_row_leak": Fault(f"{ROWS}.free", session_row_leak),
     "row_double_free": Fault(f"{ROWS}.free", row_double_free, below=(f"{ROWS}.free_rows", row_added_twice)),
     "row_freed_early": Fault(f"{ROWS}.write", row_freed_early),
     "use_after_free": Fault(f"{ROWS}.write", use_after_free),

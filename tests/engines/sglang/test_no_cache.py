@@ -48,8 +48,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_fault(case: Case, server: Living) -> None:
     struck = server.strike(case.fault, case.traffic)
-    names(struck, case)
-    first = struck.found[0]
+    first = names(struck, case)
     assert first.owner or first.holder or case.kind == "reserved_slot"
     if case.kind not in ("invalid_free", "reserved_slot", "record_contract"):
         assert comes_from(first) & {"alloc_token_slots", "alloc_req_slots"}, first
@@ -57,9 +56,4 @@ def test_fault(case: Case, server: Living) -> None:
 
 
 def test_the_report(server: Living) -> None:
-    told = {(finding.kind, finding.token) for finding in server.findings()}
-    server.served.stop()
-    report = server.served.report
-    assert {(finding["kind"], finding["token"]) for finding in report["findings"]} == told
-    assert report["failures"] == []
-    assert server.served.status == 88
+    server.reports_what_was_told()
