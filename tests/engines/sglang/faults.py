@@ -104,8 +104,8 @@ class Switch:
     def requests(self) -> list[Any]:
         """The requests that hold a row."""
         batches = [self.processed, self.scheduler.running_batch, self.scheduler.last_batch]
-        found = {id(req): req for batch in batches if batch is not None for req in batch.reqs if req.kv.holds_kv}
-        return list(found.values())
+        every = [self.scheduler.chunked_req, *(req for batch in batches if batch is not None for req in batch.reqs)]
+        return list({id(req): req for req in every if req is not None and req.kv.holds_kv}.values())
 
     def owner(self, kv: Any) -> str | None:
         """Whose record this is."""
@@ -362,9 +362,10 @@ def lock_leak(switch: Switch, original: Original, tree: Any, lock: Any) -> Any:
 
 
 def lock_underflow(switch: Switch, original: Original, tree: Any, lock: Any) -> Any:
-    """A release unlocks twice."""
+    """What a request has locked is unlocked twice."""
     result = original(tree, lock)
-    if lock is not None and switch.strike(node=str(lock.node)):
+    owner = next((str(req.rid) for req in switch.requests() if req.lock is lock), None)
+    if lock is not None and owner and switch.strike(owner=owner, node=str(lock.node)):
         original(tree, lock)
     return result
 
