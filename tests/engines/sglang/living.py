@@ -98,6 +98,11 @@ class Living:
         answer = load.post(self.port, "/generate", {"text": "rest", "sampling_params": {"max_new_tokens": 1}})
         assert answer["meta_info"]["completion_tokens"] == 1
 
+    def nothing_is_wrong(self) -> None:
+        """Asserts that kvsan has found nothing so far but SGLang's own fault, and SGLang's check at idle nothing."""
+        assert [each for each in self.findings() if not known(each)] == []
+        assert "memory leak detected" not in self.served.log
+
     def serves_cleanly(self) -> None:
         """Asserts that requests are served and nothing is found but SGLang's own fault."""
         told = len(self.findings())

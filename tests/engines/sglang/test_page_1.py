@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import Case, Living, comes_from, frames, known, living, names, one
+from .living import Case, Living, comes_from, frames, living, names, one
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,9 @@ def test_clean(server: Living) -> None:
     assert load.run(server.port, 40) == (40, [])
     server.rest()
     assert load.run(server.port, 12) == (12, [])
-    assert [finding for finding in server.findings() if not known(finding)] == []
+    two_domains(server.port)
+    two_domains_that_part(server.port)
+    server.nothing_is_wrong()
 
 
 def test_a_publication_takes_what_the_next_batch_has_captured(server: Living) -> None:
@@ -37,11 +39,16 @@ def test_a_publication_takes_what_the_next_batch_has_captured(server: Living) ->
         assert "checkpoint_into_tree" in frames(found.present)
 
 
-def two_domains(port: int) -> None:
-    """A prompt without a key domain, then a longer one in a domain of its own."""
+def two_domains(port: int, shared: int = len(load.PREFIX)) -> None:
+    """A prompt without a key domain; then, in a domain of its own, one that has the first `shared` characters of it."""
     request = {"text": load.PREFIX, "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
     load.post(port, "/generate", request)
-    load.post(port, "/generate", {**request, "text": load.PREFIX + "More.", "extra_key": "tenant"})
+    load.post(port, "/generate", {**request, "text": load.PREFIX[:shared] + "Other.", "extra_key": "tenant"})
+
+
+def two_domains_that_part(port: int) -> None:
+    """The second prompt ends its match inside what the first has inserted, so that the lookup splits it."""
+    two_domains(port, shared=100)
 
 
 CASES = [
@@ -52,7 +59,8 @@ CASES = [
     Case("evict_leak:inside", "leak", "_evict_device_leaf"),
     Case("evict_twice:inside", "double_free", "_evict_device_leaf"),
     Case("evict_locked:inside", "evict_locked", "evict_for_alloc"),
-    Case("namespace_mixup", "namespace_mixup", "add_one_req", traffic=two_domains),
+    Case("namespace_mixup", "namespace_mixup", "alloc_for_extend", traffic=two_domains),
+    Case("namespace_mixup", "namespace_mixup", "alloc_for_extend", traffic=two_domains_that_part),
     Case("count_mismatch", "count_mismatch", "on_idle"),
     Case("lock_underflow", "lock_underflow", "checkpoint_into_tree", traffic=one),
 ]
