@@ -314,6 +314,14 @@ def row_freed_early(switch: Switch, original: Original, pool: Any, indices: Any,
     return result
 
 
+def chunk_row_freed(switch: Switch, original: Original, pool: Any, reqs: Any) -> Any:
+    """The row of a chunked prefill is given back before its next chunk goes on with it."""
+    for req in reqs:
+        if req.kv.holds_kv and switch.strike(owner=str(req.rid), row=int(req.kv.req_pool_idx)):
+            pool.free(SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=req.kv.req_pool_idx)))
+    return original(pool, reqs)
+
+
 def use_after_free(switch: Switch, original: Original, pool: Any, indices: Any, values: Any) -> Any:
     """The slot of a decode step is given back before the batch that is to use it is launched."""
     result = original(pool, indices, values)
@@ -441,6 +449,7 @@ FAULTS: dict[str, Fault] = {
     "session_row_leak": Fault(f"{ROWS}.free", session_row_leak),
     "row_double_free": Fault(f"{ROWS}.free", row_double_free, below=(f"{ROWS}.free_rows", row_added_twice)),
     "row_freed_early": Fault(f"{ROWS}.write", row_freed_early),
+    "chunk_row_freed": Fault(f"{ROWS}.alloc", chunk_row_freed),
     "use_after_free": Fault(f"{ROWS}.write", use_after_free),
     "alias": Fault(f"{ROWS}.write", alias),
     "orphan": Fault(f"{ROWS}.write", orphan),

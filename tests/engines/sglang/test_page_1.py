@@ -55,6 +55,7 @@ CASES = [
     Case("foreign_free", "free_not_owner", "free_kv_row"),
     Case("stale_prefix", "stale_row", "run_batch"),
     Case("stale_prefix:inside", "stale_row", "run_batch"),
+    Case("chunk_row_freed", "stale_row", "alloc_for_extend", traffic=one),
     Case("lock_leak", "lock_leak", "process_batch_result", steps=1000),
     Case("evict_leak:inside", "leak", "_evict_device_leaf"),
     Case("evict_twice:inside", "double_free", "_evict_device_leaf"),
