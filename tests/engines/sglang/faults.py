@@ -49,19 +49,17 @@ class Switch:
         self.processed: Any = None
         self.evicting = False
         self.sanitizer: Any = None
-        self._modified = 0
+        self._version = (0, 0)
         self._restore: Callable[[], None] = lambda: None
 
     def look(self, scheduler: Any) -> None:
         """Reads the control file, if it was written since."""
         self.scheduler = scheduler
-        try:
-            modified = os.stat(self.file).st_mtime_ns
-        except FileNotFoundError:
+        status = os.stat(self.file)
+        version = (status.st_ino, status.st_mtime_ns)
+        if version == self._version:
             return
-        if modified == self._modified:
-            return
-        self._modified = modified
+        self._version = version
         self._listen()
         self._restore()
         self._restore = lambda: None

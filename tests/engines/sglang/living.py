@@ -78,14 +78,16 @@ class Living:
         return [finding_from_dict(line) for line in self._read("found")]
 
     def strike(self, fault: str, traffic: Callable[[int], object]) -> Struck:
-        """Arms a fault, sends traffic until it has struck, and waits until something was found."""
+        """Arms a fault in an idle server with an empty cache, sends traffic, in which it strikes, and waits until the
+        scheduler is idle again."""
+        assert wait_for(self._flush, SECONDS), "the server does not come to rest"
         hits, told = len(self._read("hits")), len(self._read("found"))
-        self._control.write_text(fault)
+        self._arm(fault)
         try:
             traffic(self.port)
             assert wait_for(lambda: len(self._read("hits")) > hits, 5), f"{fault} had no chance to strike"
         finally:
-            self._control.write_text("")
+            self._arm("")
         self.rest()
         facts = self._read("hits")[hits]
         found = [each for each in self.findings()[told:] if not known(each)]
@@ -119,6 +121,12 @@ class Living:
         assert self.served.report["failures"] == []
         assert self.served.status == (88 if told else 0)
 
+    def _arm(self, fault: str) -> None:
+        """Puts a new control file in the place of the old one, so that the scheduler reads a whole one."""
+        new = self._control.with_suffix(".new")
+        new.write_text(fault, encoding="utf-8")
+        new.replace(self._control)
+
     def _flush(self) -> bool:
         try:
             return "flushed" in str(load.post(self.port, "/flush_cache", {}))
@@ -127,7 +135,8 @@ class Living:
 
     def _read(self, what: str) -> list[dict[str, Any]]:
         file = Path(f"{self._control}.{what}")
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+        complete = file.read_text(encoding="utf-8").rpartition("\n")[0] if file.exists() else ""
+        return [json.loads(line) for line in complete.splitlines()]
 
 
 @dataclass(frozen=True)
