@@ -10,7 +10,7 @@ INSTALLED := build/installed
 TEST_SECONDS := 1200
 SGLANG := .venv-sglang
 ENGINE_PYTHON ?= python3.11
-ENGINE_SECONDS := 3600
+ENGINE_SECONDS := 2100
 
 .PHONY: help setup demo test test-engines side-by-side soak bench check format clean
 
@@ -43,7 +43,7 @@ test: $(READY)
 	@echo "== test: pytest, two processes, $(TEST_SECONDS) seconds at most"
 	timeout $(TEST_SECONDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=300
 
-# Real SGLang on a CPU, in an environment of its own: a few minutes and three gigabytes to make, half an hour to run.
+# Real SGLang on a CPU, in an environment of its own: a few minutes and three gigabytes to make, a quarter of an hour to run.
 test-engines:
 	@echo "== test-engines: SGLang 0.5.23 in $(SGLANG)"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)

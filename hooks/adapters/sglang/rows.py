@@ -49,7 +49,7 @@ def free(watch: Watch, pool: Any, req: Any) -> Reading:
         yield
         return
     row = int(req.kv.req_pool_idx)
-    owner = watch.owner_of_record.get(id(req.kv)) or watch.owner_of_row.get(row)
+    owner = watch.owner_of_record.get(id(req.kv)) or watch.owner_of_row.get(row) or getattr(req, "rid", None)
     before = len(pool.free_slots)
     watch.rowing += 1
     try:

@@ -62,7 +62,7 @@ PROBES: tuple[Probe, ...] = (
     Probe(f"{_TREE}.checkpoint_into_tree", "insert, kv_record", tree.checkpoint, _TREES),
     Probe(f"{_TREE}.insert", "insert", tree.insert, _TREES),
     Probe(f"{_TREE}.path_device_indices", "insert, attach", tree.path_device_indices, _TREES),
-    Probe(f"{_TREE}.prefix_device_indices", "attach", tree.prefix_device_indices, "who uses cached slots"),
+    Probe(f"{_TREE}.prefix_device_indices", "match, attach", tree.prefix_device_indices, "who uses cached slots"),
     Probe(f"{_TREE}._evict", "evict", tree.evict, "what is evicted"),
     Probe(f"{_TREE}._apply_eviction_result", "evict", tree.evict, "what is evicted"),
     Probe(f"{_TREE}.inc_lock_ref", "lock", tree.inc_lock_ref, "locks"),
@@ -81,7 +81,11 @@ PROBES: tuple[Probe, ...] = (
     Probe(f"{_OLD_TREE}.insert", "insert", tree.insert, _TREES, older=True),
     Probe(f"{_OLD_TREE}.path_device_indices", "insert, attach", tree.path_device_indices, _TREES, older=True),
     Probe(
-        f"{_BASE_TREE}.prefix_device_indices", "attach", tree.prefix_device_indices, "who uses cached slots", older=True
+        f"{_BASE_TREE}.prefix_device_indices",
+        "match, attach",
+        tree.prefix_device_indices,
+        "who uses cached slots",
+        older=True,
     ),
     Probe(f"{_OLD_TREE}.evict", "evict", tree.evict, "what is evicted", older=True),
     Probe(f"{_OLD_TREE}.inc_lock_ref", "lock", tree.inc_lock_ref, "locks", older=True),

@@ -60,10 +60,14 @@ def path_device_indices(watch: Watch, tree: Any, node: Any) -> Reading:
 
 
 def prefix_device_indices(watch: Watch, tree: Any, req: Any) -> Reading:
-    """A request that has no row yet takes over the slots that it matched."""
+    """A request that has no row yet takes over the slots that it matched. Which node it ended on is asked of the slots:
+    the handle may be that of a node which a lookup has just split off, and which was never inserted."""
     result = yield
     if tree is watch.tree and watch.slots and len(result):
-        _attach(watch, watch.ids(result).copy(), str(req.rid), node_name(req.last_node))
+        slots, owner = watch.ids(result).copy(), str(req.rid)
+        name = watch.nodes[int(watch.nodes_at(slots[-1:])[0])] or node_name(req.last_node)
+        watch.san.match(node=name, ns=domain(req), owner=owner)
+        _attach(watch, slots, owner, name)
 
 
 def _shared(watch: Watch, owner: str) -> Slots:
@@ -138,8 +142,6 @@ def dec_lock_ref(watch: Watch, tree: Any, node: Any, *args: Any, **kwargs: Any) 
 
 def admit(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
     """A request is admitted to the next batch, and locks what it matched."""
-    if watch.slots and req.prefix_len:
-        watch.san.match(node=node_name(req.last_node), ns=domain(req), owner=str(req.rid))
     with watch.within(Doing("admit", owner=str(req.rid))):
         yield
 

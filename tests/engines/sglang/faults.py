@@ -49,19 +49,17 @@ class Switch:
         self.processed: Any = None
         self.evicting = False
         self.sanitizer: Any = None
-        self._modified = 0
+        self._version = (0, 0)
         self._restore: Callable[[], None] = lambda: None
 
     def look(self, scheduler: Any) -> None:
         """Reads the control file, if it was written since."""
         self.scheduler = scheduler
-        try:
-            modified = os.stat(self.file).st_mtime_ns
-        except FileNotFoundError:
+        status = os.stat(self.file)
+        version = (status.st_ino, status.st_mtime_ns)
+        if version == self._version:
             return
-        if modified == self._modified:
-            return
-        self._modified = modified
+        self._version = version
         self._listen()
         self._restore()
         self._restore = lambda: None
@@ -106,8 +104,8 @@ class Switch:
     def requests(self) -> list[Any]:
         """The requests that hold a row."""
         batches = [self.processed, self.scheduler.running_batch, self.scheduler.last_batch]
-        found = {id(req): req for batch in batches if batch is not None for req in batch.reqs if req.kv.holds_kv}
-        return list(found.values())
+        every = [self.scheduler.chunked_req, *(req for batch in batches if batch is not None for req in batch.reqs)]
+        return list({id(req): req for req in every if req is not None and req.kv.holds_kv}.values())
 
     def owner(self, kv: Any) -> str | None:
         """Whose record this is."""
@@ -159,7 +157,7 @@ def _harmless(switch: Switch, original: Original, pool: Any, free_index: Any) ->
 
 def lost_page(switch: Switch, original: Original, pool: Any, *page_ids: Any) -> Any:
     """The allocator forgets the last page of what it is given."""
-    if page_ids[-1].numel() and switch.strike(pages=page_ids[-1][-1:].tolist()):
+    if page_ids[-1].numel() and switch.strike(slots=(page_ids[-1][-1:] * pool.page_size).tolist()):
         page_ids = (*page_ids[:-1], page_ids[-1][:-1])
     return original(pool, *page_ids)
 
@@ -192,12 +190,12 @@ def page_twice(switch: Switch, original: Original, pool: Any, free_index: Any, *
 
 
 def foreign_free(switch: Switch, original: Original, tree: Any, kv: Any, ranges: Any) -> Any:
-    """A release frees the last slot of its prefix, which the tree holds, along with its own."""
-    held = kv.cache_protected_len
+    """A release frees the last page of its prefix, which the tree holds, along with its own."""
+    held, page = kv.cache_protected_len, tree.page_size
     owner = switch.owner(kv)
     chance = held > 0 and ranges and ranges[0][0] == held and owner
-    if chance and switch.strike(owner=owner, slots=switch.row(kv)[held - 1 : held].tolist()):
-        ranges = [(held - 1, ranges[0][1]), *ranges[1:]]
+    if chance and switch.strike(owner=owner, slots=switch.row(kv)[held - page : held].tolist()):
+        ranges = [(held - page, ranges[0][1]), *ranges[1:]]
     return original(tree, kv, ranges)
 
 
@@ -225,7 +223,7 @@ def double_alloc_page(switch: Switch, original: Original, pool: Any, *args: Any,
     import torch
 
     result = original(pool, *args, **named)
-    if result is not None and result.numel() and switch.strike(pages=(result[-1:] // pool.page_size).tolist()):
+    if result is not None and result.numel() and switch.strike(slots=result[-1:].tolist()):
         pool.free_pages = torch.cat((result[-1:] // pool.page_size, pool.free_pages))
     return result
 
@@ -268,10 +266,18 @@ def stale_prefix(switch: Switch, original: Original, pool: Any, indices: Any, va
 
 def row_leak(switch: Switch, original: Original, pool: Any, req: Any) -> Any:
     """A request forgets its row instead of giving it back."""
-    if switch.strike(owner=str(getattr(req, "rid", "")), row=int(req.kv.req_pool_idx)):
+    if switch.strike(owner=str(req.rid), row=int(req.kv.req_pool_idx)):
         req.kv.req_pool_idx = None
         return None
     return original(pool, req)
+
+
+def session_row_leak(switch: Switch, original: Original, pool: Any, slot: Any) -> Any:
+    """A session that closes forgets its row."""
+    if not hasattr(slot, "rid") and switch.strike(row=int(slot.kv.req_pool_idx)):
+        slot.kv.req_pool_idx = None
+        return None
+    return original(pool, slot)
 
 
 def row_lost(switch: Switch, original: Original, pool: Any, indices: Any) -> Any:
@@ -285,8 +291,9 @@ def row_double_free(switch: Switch, original: Original, pool: Any, req: Any) -> 
     """A request gives its row back twice."""
     row = req.kv.req_pool_idx
     result = original(pool, req)
-    if switch.strike(owner=str(getattr(req, "rid", "")), row=int(row)):
-        original(pool, SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=row)))
+    if switch.strike(owner=str(req.rid), row=int(row)):
+        req.kv.req_pool_idx = row
+        original(pool, req)
     return result
 
 
@@ -305,6 +312,14 @@ def row_freed_early(switch: Switch, original: Original, pool: Any, indices: Any,
         if switch.strike(owner=switch.of_row(row), row=row):
             pool.free(SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=row)))
     return result
+
+
+def chunk_row_freed(switch: Switch, original: Original, pool: Any, reqs: Any) -> Any:
+    """The row of a chunked prefill is given back before its next chunk goes on with it."""
+    for req in reqs:
+        if req.kv.holds_kv and switch.strike(owner=str(req.rid), row=int(req.kv.req_pool_idx)):
+            pool.free(SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=req.kv.req_pool_idx)))
+    return original(pool, reqs)
 
 
 def use_after_free(switch: Switch, original: Original, pool: Any, indices: Any, values: Any) -> Any:
@@ -332,7 +347,7 @@ def orphan(switch: Switch, original: Original, pool: Any, indices: Any, values: 
     result = original(pool, indices, values)
     if isinstance(indices[1], slice) and values.numel() > 4:
         row, begin = int(indices[0]), indices[1].start
-        if switch.strike(row=row, slots=values[:1].tolist(), twice=values[1:2].tolist()):
+        if switch.strike(slots=values[:1].tolist()):
             original(pool, (row, slice(begin, begin + 1)), values[1:2])
     return result
 
@@ -355,9 +370,10 @@ def lock_leak(switch: Switch, original: Original, tree: Any, lock: Any) -> Any:
 
 
 def lock_underflow(switch: Switch, original: Original, tree: Any, lock: Any) -> Any:
-    """A release unlocks twice."""
+    """What a request has locked is unlocked twice."""
     result = original(tree, lock)
-    if lock is not None and switch.strike(node=str(lock.node)):
+    owner = next((str(req.rid) for req in switch.requests() if req.lock is lock), None)
+    if lock is not None and owner and switch.strike(owner=owner, node=str(lock.node)):
         original(tree, lock)
     return result
 
@@ -430,8 +446,10 @@ FAULTS: dict[str, Fault] = {
     "early_free": Fault(f"{SCHEDULER}:Scheduler.process_batch_result", early_free),
     "stale_prefix": Fault(f"{ROWS}.write", stale_prefix, below=(f"{ROWS}.write", stale_prefix)),
     "row_leak": Fault(f"{ROWS}.free", row_leak, below=(f"{ROWS}.free_rows", row_lost)),
+    "session_row_leak": Fault(f"{ROWS}.free", session_row_leak),
     "row_double_free": Fault(f"{ROWS}.free", row_double_free, below=(f"{ROWS}.free_rows", row_added_twice)),
     "row_freed_early": Fault(f"{ROWS}.write", row_freed_early),
+    "chunk_row_freed": Fault(f"{ROWS}.alloc", chunk_row_freed),
     "use_after_free": Fault(f"{ROWS}.write", use_after_free),
     "alias": Fault(f"{ROWS}.write", alias),
     "orphan": Fault(f"{ROWS}.write", orphan),

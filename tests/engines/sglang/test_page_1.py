@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import Case, Living, comes_from, frames, known, living, names
+from .living import Case, Living, comes_from, frames, living, names, one
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,9 @@ def test_clean(server: Living) -> None:
     assert load.run(server.port, 40) == (40, [])
     server.rest()
     assert load.run(server.port, 12) == (12, [])
-    assert [finding for finding in server.findings() if not known(finding)] == []
+    two_domains(server.port)
+    two_domains_that_part(server.port)
+    server.nothing_is_wrong()
 
 
 def test_a_publication_takes_what_the_next_batch_has_captured(server: Living) -> None:
@@ -37,32 +39,38 @@ def test_a_publication_takes_what_the_next_batch_has_captured(server: Living) ->
         assert "checkpoint_into_tree" in frames(found.present)
 
 
-def two_domains(port: int) -> None:
-    """A prompt without a key domain, then a longer one in a domain of its own."""
+def two_domains(port: int, shared: int = len(load.PREFIX)) -> None:
+    """A prompt without a key domain; then, in a domain of its own, one that has the first `shared` characters of it."""
     request = {"text": load.PREFIX, "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
     load.post(port, "/generate", request)
-    load.post(port, "/generate", {**request, "text": load.PREFIX + "More.", "extra_key": "tenant"})
+    load.post(port, "/generate", {**request, "text": load.PREFIX[:shared] + "Other.", "extra_key": "tenant"})
+
+
+def two_domains_that_part(port: int) -> None:
+    """The second prompt ends its match inside what the first has inserted, so that the lookup splits it."""
+    two_domains(port, shared=100)
 
 
 CASES = [
     Case("foreign_free", "free_not_owner", "free_kv_row"),
     Case("stale_prefix", "stale_row", "run_batch"),
     Case("stale_prefix:inside", "stale_row", "run_batch"),
+    Case("chunk_row_freed", "stale_row", "alloc_for_extend", traffic=one),
     Case("lock_leak", "lock_leak", "process_batch_result", steps=1000),
-    Case("evict_leak:inside", "leak", "evict_for_alloc"),
-    Case("evict_twice:inside", "double_free", "evict_for_alloc"),
+    Case("evict_leak:inside", "leak", "_evict_device_leaf"),
+    Case("evict_twice:inside", "double_free", "_evict_device_leaf"),
     Case("evict_locked:inside", "evict_locked", "evict_for_alloc"),
-    Case("namespace_mixup", "namespace_mixup", "add_one_req", traffic=two_domains),
+    Case("namespace_mixup", "namespace_mixup", "alloc_for_extend", traffic=two_domains),
+    Case("namespace_mixup", "namespace_mixup", "alloc_for_extend", traffic=two_domains_that_part),
     Case("count_mismatch", "count_mismatch", "on_idle"),
-    Case("lock_underflow", "lock_underflow", "checkpoint_into_tree"),
+    Case("lock_underflow", "lock_underflow", "checkpoint_into_tree", traffic=one),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_fault(case: Case, server: Living) -> None:
     struck = server.strike(case.fault, case.traffic)
-    names(struck, case)
-    first = struck.found[0]
+    first = names(struck, case)
     if case.kind == "count_mismatch":
         claimed = struck.facts["evictable"] + 1
         assert first.extra["evictable + protected"] == f"{claimed}, should be {claimed - 1}"
@@ -90,9 +98,4 @@ def test_without_the_barrier_the_missing_order_is_named(server: Living) -> None:
 
 
 def test_the_report(server: Living) -> None:
-    told = {(finding.kind, finding.token) for finding in server.findings()}
-    server.served.stop()
-    report = server.served.report
-    assert {(finding["kind"], finding["token"]) for finding in report["findings"]} == told
-    assert report["failures"] == []
-    assert server.served.status == 88
+    server.reports_what_was_told()

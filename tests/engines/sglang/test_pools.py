@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from kvsan.hooks.adapters.probes import install
+from kvsan.hooks.adapters.sglang import tree
 from kvsan.hooks.adapters.sglang.table import PROBES
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing, Watch
 from kvsan.hooks.sanitizer import Sanitizer
@@ -187,6 +188,24 @@ def test_a_sharer_that_gives_back_what_the_tree_holds(watch: Watch) -> None:
     assert watch.san.findings[0].holder == "tree:7"
 
 
+@pytest.mark.parametrize(("domain", "found"), [("tenant", ["namespace_mixup"]), (None, [])])
+def test_a_match_that_ends_inside_a_node(watch: Watch, domain: str | None, found: list[str]) -> None:
+    """The lookup splits the node off, so that the handle it gives was never inserted."""
+    slots = take(watch, 32, "a")
+    watch.hold(slots.numpy(), watch.node_number("7"))
+    watch.node_slots["7"] = 32
+    watch.san.insert(KV, slots.numpy(), node="7", owner="a")
+    watch.tree = object()
+    req = SimpleNamespace(rid="b", last_node=99, extra_key=domain, cache_salt=None)
+    reader = tree.prefix_device_indices(watch, watch.tree, req)
+    next(reader)
+    with pytest.raises(StopIteration):
+        reader.send(slots[:16])
+    assert kinds(watch) == found
+    for finding in watch.san.findings:
+        assert (finding.node, finding.owner) == ("7", "b")
+
+
 def test_rows_come_and_go(watch: Watch) -> None:
     req = request_("a")
     watch.rows.alloc([req])
@@ -209,6 +228,17 @@ def test_a_row_that_is_not_given_back(watch: Watch, monkeypatch: Any) -> None:
     watch.san.req_end(owner="a")
     assert kinds(watch) == ["leak"]
     assert watch.san.findings[0].pool == ROWS
+
+
+def test_a_row_that_is_given_back_twice(watch: Watch) -> None:
+    req = request_("a")
+    (row,) = watch.rows.alloc([req])
+    watch.rows.free(req)
+    req.kv.req_pool_idx = row
+    watch.rows.free(req)
+    assert kinds(watch) == ["double_free"]
+    finding = watch.san.findings[0]
+    assert (finding.pool, finding.slots, finding.owner) == (ROWS, (row,), "a")
 
 
 class Forgetful(list[int]):

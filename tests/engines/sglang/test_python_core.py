@@ -1,0 +1,50 @@
+"""One server whose prefix cache has its core in Python, and requests that are retracted again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from . import load
+from .living import Case, Living, comes_from, frames, living, names
+
+VARIABLES = {"SGLANG_TEST_RETRACT": "1", "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+    with living(model, tmp_path_factory.mktemp("server"), "--max-total-tokens", "1024", **VARIABLES) as it:
+        yield it
+
+
+def test_clean(server: Living) -> None:
+    assert load.run(server.port, 40) == (40, [])
+    server.rest()
+    assert load.run(server.port, 12) == (12, [])
+    server.nothing_is_wrong()
+    assert "Testing retraction" in server.served.log
+
+
+CASES = [
+    Case("foreign_free", "free_not_owner", "free_kv_row"),
+    Case("stale_prefix", "stale_row", "run_batch"),
+    Case("lock_leak", "lock_leak", "process_batch_result", steps=1000),
+    Case("evict_leak:inside", "leak", "_evict_device_leaf"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_fault(case: Case, server: Living) -> None:
+    first = names(server.strike(case.fault, case.traffic), case)
+    if case.kind == "lock_leak":
+        assert "lock" in frames(first.earlier)
+        assert first.owner
+    else:
+        assert any(function.startswith("alloc_") for function in comes_from(first)), first
+    server.serves_cleanly()
+
+
+def test_the_report(server: Living) -> None:
+    server.reports_what_was_told()

@@ -1,0 +1,43 @@
+"""The ways in: as SGLang's plugin without `kvsan run`; switched off; and what `kvsan doctor sglang` says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from . import load
+from .living import BARRIER
+from .server import environment, serving
+
+
+def test_as_a_plugin_without_a_wrapper(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path, "--max-total-tokens", "2048", wrapped=False, KVSAN="1", **BARRIER) as served:
+        assert load.run(served.port, 24) == (24, [])
+    assert "SUMMARY: kvsan: " in served.log
+    assert "kvsan explain" in served.log
+
+
+def test_off_means_off(tmp_path: Path) -> None:
+    code = (
+        "import sys, importlib.metadata as metadata; from sglang.srt.managers.scheduler import Scheduler; "
+        "before = {name: value for name, value in vars(Scheduler).items()}; finders = list(sys.meta_path); "
+        "[each.load()() for each in metadata.entry_points(group='sglang.srt.plugins', name='kvsan')]; "
+        "print(dict(vars(Scheduler)) == before, finders == sys.meta_path, "
+        "sorted(name for name in sys.modules if name.partition('.')[0] == 'kvsan'))"
+    )
+    variables = {name: value for name, value in environment(tmp_path).items() if not name.startswith("KVSAN")}
+    got = subprocess.run(
+        [sys.executable, "-c", code], text=True, capture_output=True, check=True, env=variables, timeout=240
+    )
+    assert got.stdout.splitlines()[-1] == "True True ['kvsan', 'kvsan.plugin']"
+
+
+def test_doctor_finds_every_probe(tmp_path: Path) -> None:
+    got = subprocess.run(
+        [sys.executable, "-m", "kvsan", "doctor", "sglang"],
+        text=True, capture_output=True, env=environment(tmp_path), timeout=240,
+    )  # fmt: skip
+    assert got.returncode == 0, got.stdout + got.stderr
+    assert os.linesep.join(got.stdout.splitlines()[-1:]).endswith("0 lost")
