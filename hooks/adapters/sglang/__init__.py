@@ -11,12 +11,14 @@ from kvsan import alone
 
 from ... import current
 from ...sanitizer import Sanitizer
-from ..probes import Resolved, install
-from .table import PROBES, stream_probes
+from ..probes import Probe, Resolved, install
+from . import window
+from .table import PROBES, WINDOWED, stream_probes
 from .watch import KV, ROWS, Watch
 
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
-"""The allocators whose slots are followed; others have maps and moves that are not read yet."""
+"""The allocators whose slots are followed, alone or as the two under a sliding window's; others have maps and moves
+that are not read yet."""
 PLAIN_ROWS = ("ReqToTokenPool", "HybridReqToTokenPool")
 """The row pools that hand rows out through the probes; of another one, every row would look as if nobody held it."""
 
@@ -52,7 +54,10 @@ def begin(scheduler: Any) -> None:
 def _begin(watch: Watch, scheduler: Any) -> None:
     watch.scheduler = scheduler
     watch.rows = scheduler.req_to_token_pool
-    watch.kv = scheduler.token_to_kv_pool_allocator
+    watch.kv = allocator = scheduler.token_to_kv_pool_allocator
+    watch.window = window.watched(allocator)
+    if watch.window is not None:
+        watch.kv = allocator.full_attn_allocator
     watch.tree = scheduler.tree_cache
     watch.page = int(watch.kv.page_size)
     if type(watch.rows).__name__ not in PLAIN_ROWS:
@@ -74,6 +79,8 @@ def _begin(watch: Watch, scheduler: Any) -> None:
         size = (int(watch.kv.size) // watch.page + 1) * watch.page
         san.pool(KV, kind="kv", size=size, page=watch.page, reserved=np.arange(watch.page))
         watch.node_of = np.zeros(size, np.int64)
+        if watch.window is not None:
+            window.declare(watch, watch.window)
     else:
         san.pool(KV, kind="kv", size=1, reserved=[0])
     watch.found = _found
@@ -107,10 +114,11 @@ def _can_read_slots(watch: Watch, device: str) -> bool:
 def _obstacle(watch: Watch, device: str) -> str | None:
     """Why slots cannot be followed. What was not seen to be silent on a sound server is not judged by guesswork."""
     scheduler, allocator, tree = watch.scheduler, watch.kv, type(watch.tree).__name__
+    outer = scheduler.token_to_kv_pool_allocator
     if device != "cpu":
         return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
     if type(allocator).__name__ not in PLAIN:
-        return f"the slots of a {type(allocator).__name__} are not followed yet"
+        return f"the slots of a {type(outer).__name__} are not followed yet"
     if tree != "UnifiedRadixCache":
         return f"what a {tree} holds is not followed yet"
     if type(watch.rows).__name__ != "ReqToTokenPool":
@@ -127,4 +135,13 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return "encoder slots are not followed yet"
     if int(allocator.available_size()) != int(allocator.size) // watch.page * watch.page:
         return "slots were handed out before the scheduler was ready"
+    if watch.window is not None:
+        if lacks := _lacking(WINDOWED):
+            return f"this release has no {lacks}, without which a sliding window is not followed"
+        return window.obstacle(watch.window, watch.tree)
     return None
+
+
+def _lacking(probes: tuple[Probe, ...]) -> str:
+    """Which of these places this release does not have; empty if it has all."""
+    return ", ".join(each.probe.where for each in _found if each.probe in probes and not each.found)

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import Any
 
 from .rows import tell_record
-from .watch import KV, ROWS, Doing, Watch
+from .watch import KV, ROWS, WINDOW, Doing, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -143,6 +143,10 @@ def fully_idle(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Readi
         watch.events_at_idle = watch.san.events
 
 
+COUNTED = {"full": KV, "swa": WINDOW}
+"""The pools that the engine's own check adds up, by its names."""
+
+
 def totals(
     watch: Watch,
     pool_name: str,
@@ -157,10 +161,13 @@ def totals(
     yield
     claimed = (available, evictable, protected, session_held, total)
     quiet = watch.san.events == watch.events_at_idle
-    if pool_name == "full" and watch.slots and not (quiet and claimed == watch.claimed):
-        watch.claimed = claimed
+    pool = COUNTED.get(pool_name)
+    if pool is None or not watch.slots or (pool == WINDOW and watch.window is None):
+        return
+    if not (quiet and claimed == watch.claimed.get(pool)):
+        watch.claimed[pool] = claimed
         watch.san.count(
-            KV,
+            pool,
             available=int(available),
             evictable=int(evictable),
             protected=int(protected),

@@ -6,7 +6,7 @@ Places are those of 0.5.23. A place that an installed release does not have is t
 from __future__ import annotations
 
 from ..probes import Probe
-from . import batches, kv, requests, rows, tree
+from . import batches, kv, requests, rows, tree, window
 
 _ALLOCATOR = "sglang.srt.mem_cache.allocator"
 _TOKEN = f"{_ALLOCATOR}.token:TokenToKVPoolAllocator"
@@ -26,7 +26,37 @@ _SLOTS = "who holds token slots"
 _BACK = "who gives token slots back"
 _TREES = "what the prefix cache holds"
 
-PROBES: tuple[Probe, ...] = (
+_SWA = f"{_ALLOCATOR}.swa:SWATokenToKVPoolAllocator"
+_TORCH_NATIVE = "sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend"
+
+_HALVES = "who holds window slots"
+_READS = "which window slots attention reads (level full)"
+
+WINDOWED: tuple[Probe, ...] = (
+    Probe(f"{_SWA}.set_full_to_swa_mapping", "map_set, insert", window.set_mapping, _HALVES, needed=False),
+    Probe(f"{_SWA}.clear_full_to_swa_mapping", "map_clear", window.clear_mapping, _HALVES, needed=False),
+    Probe(f"{_SWA}.alloc_decode", "map_set", window.alloc_decode, _HALVES, needed=False),
+    Probe(f"{_SWA}._free_swa_pages", "free", window.free_segment, _HALVES, needed=False),
+    Probe(f"{_SWA}.free_swa", "free", window.free, _HALVES, needed=False),
+    Probe(f"{_SWA}.free_group_end", "flush", window.free_group_end, _HALVES, needed=False),
+    Probe(f"{_SWA}.clear", "reset", window.clear, "flushes of the cache", needed=False),
+    Probe(f"{_BASE_TREE}.evict_sliding_windows", "free", window.slide, "whose window moves on", needed=False),
+    Probe(
+        f"{_TREE}._apply_cache_action", "evict", window.apply_action, "what tombstones are replaced by", needed=False
+    ),
+    Probe(
+        "sglang.srt.mem_cache.swa_memory_pool:SWAKVPool.set_kv_buffer",
+        "write",
+        window.set_kv_buffer,
+        "which window slots are written (level full)",
+        needed=False,
+    ),
+    Probe(f"{_TORCH_NATIVE}._run_sdpa_forward_extend", "read", window.attend, _READS, needed=False),
+    Probe(f"{_TORCH_NATIVE}._run_sdpa_forward_decode", "read", window.attend, _READS, needed=False),
+)
+"""The sliding window; where one of these has no place, the slots of such a model are not followed."""
+
+_PLAIN: tuple[Probe, ...] = (
     # token slots, page 1 and above
     Probe(f"{_TOKEN}.alloc", "alloc", kv.alloc, _SLOTS),
     Probe(f"{_TOKEN}.free", "free", kv.free, _BACK),
@@ -120,6 +150,8 @@ PROBES: tuple[Probe, ...] = (
         needed=False,
     ),
 )
+
+PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED)
 
 
 def stream_probes(device: str) -> tuple[Probe, ...]:

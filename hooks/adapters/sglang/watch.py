@@ -19,7 +19,7 @@ from ..probes import Resolved, missing
 
 Slots = npt.NDArray[np.int64]
 
-ROWS, KV = "rows", "kv"
+ROWS, KV, WINDOW = "rows", "kv", "swa"
 
 NONE: Slots = np.empty(0, np.int64)
 
@@ -28,7 +28,7 @@ NONE: Slots = np.empty(0, np.int64)
 class Doing:
     """A call of the engine that says what the calls inside it are for.
 
-    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, idle; `owner` on whose behalf;
+    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, slide, idle; `owner` on whose behalf;
     `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend); `values` and `domain` what is
     inserted in which key domain (publish).
     """
@@ -53,6 +53,8 @@ class Watch:
         self.rows: Any = None
         self.kv: Any = None
         self.tree: Any = None
+        self.window: Any = None
+        """The sliding window (`window.Window`), where there is one."""
         self.page = 1
         self.doing: list[Doing] = []
         self.owner_of_row: dict[int, str] = {}
@@ -81,7 +83,7 @@ class Watch:
         self.groups = 0
         self.events_at_step = -1
         self.events_at_idle = -1
-        self.claimed: tuple[int, ...] = ()
+        self.claimed: dict[str, tuple[int, ...]] = {}
         self.batch: str | None = None
         self.launched = True
         self.found: list[Resolved] = []
@@ -146,6 +148,14 @@ class Watch:
     def owner_of(self, req: Any) -> str:
         """Who holds what the request runs on: its session, where it runs on a session's record, else itself."""
         return self.owner_of_record.get(id(req.kv)) or str(req.rid)
+
+    def pool_of(self, allocator: Any) -> str | None:
+        """The pool whose slots this allocator hands out; None where they are not followed."""
+        if not self.slots:
+            return None
+        if allocator is self.kv:
+            return KV
+        return WINDOW if self.window is not None and allocator is self.window.inner else None
 
     # -- reading tensors
 
