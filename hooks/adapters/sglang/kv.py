@@ -87,9 +87,9 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
     elif told.size:
         _end_shares_in(watch, told, owner)
         watch.san.free(KV, told, owner=owner, group=watch.group)
-        if watch.group is not None:
-            watch.group_slots.append(told)
-            watch.group_owner.append(owner)
+    if watch.group is not None:
+        watch.group_slots.append(told)
+        watch.group_owner.append(None if evicting else owner)
     for number, name in names.items():
         lose(watch, lost[nodes == number], f"evicted from node {name}")
     if again.size:

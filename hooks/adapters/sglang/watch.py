@@ -28,9 +28,9 @@ NONE: Slots = np.empty(0, np.int64)
 class Doing:
     """A call of the engine that says what the calls inside it are for.
 
-    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, slide, idle; `owner` on whose behalf;
-    `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend); `values` and `domain` what is
-    inserted in which key domain (publish).
+    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, slide, idle; `owner` on whose
+    behalf; `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend); `values` and `domain`
+    what is inserted in which key domain (publish).
     """
 
     what: str

@@ -207,14 +207,15 @@ def _give_back(watch: Watch, window: Window, slots: Slots) -> Reading:
                 watch.san.free(WINDOW, again, owner="eviction" if evicting else owner)
     stays = np.isin(slots // window.page, lost // window.page)
     for number in np.unique(numbers).tolist():
-        mine = (numbers == number) & ~stays
+        its = numbers == number
         giver = owner if not evicting else f"tree:{watch.nodes[number]}" if number else "eviction"
-        if mine.any():
-            watch.san.free(WINDOW, slots[mine], owner=giver, group=watch.group if grouped else None)
+        told = slots[its] if evicting else slots[its & ~stays]  # what a request lost, it still holds
+        if told.size:
+            watch.san.free(WINDOW, told, owner=giver, group=watch.group if grouped else None)
         if grouped:
-            window.pending.append((slots[numbers == number], giver))
-        elif (numbers[stays] == number).any():
-            kv.lose(watch, slots[stays & (numbers == number)], giver, WINDOW)
+            window.pending.append((slots[its], giver))
+        elif evicting:
+            kv.lose(watch, slots[its & stays], f"evicted from node {watch.nodes[number] or '?'}", WINDOW)
     inside = slots[numbers != 0]
     window.node_of[inside] = 0
     kv.leave(watch, numbers)
@@ -336,8 +337,8 @@ def _wrong_space(window: Window, read: Slots, tokens: Slots) -> str | None:
     if not wrong:
         return None
     return (
-        f"the ids are token slots of the pool {KV!r}, which address other slots of {WINDOW!r}: for {wrong} of {read.size} "
-        f"the map {MAP!r} names another slot, or none any more; translate them first"
+        f"the ids are token slots of the pool {KV!r}, which address other slots of {WINDOW!r}: for {wrong} of "
+        f"{read.size} the map {MAP!r} names another slot, or none any more; translate them first"
     )
 
 
