@@ -12,13 +12,15 @@ from kvsan import alone
 from ... import current
 from ...sanitizer import Sanitizer
 from ..probes import Probe, Resolved, install
-from . import window
-from .table import PROBES, WINDOWED, stream_probes
+from . import states, window
+from .table import PROBES, STATEFUL, WINDOWED, stream_probes
 from .watch import KV, ROWS, Watch
 
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
 """The allocators whose slots are followed, alone or as the two under a sliding window's; others have maps and moves
 that are not read yet."""
+PARTS = {"full", "swa", "mamba"}
+"""What the prefix cache may keep for a node: token slots, window slots, a recurrent state."""
 PLAIN_ROWS = ("ReqToTokenPool", "HybridReqToTokenPool")
 """The row pools that hand rows out through the probes; of another one, every row would look as if nobody held it."""
 
@@ -58,6 +60,7 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.window = window.watched(allocator)
     if watch.window is not None:
         watch.kv = allocator.full_attn_allocator
+    watch.states = states.watched(watch.rows)
     watch.tree = scheduler.tree_cache
     watch.page = int(watch.kv.page_size)
     if type(watch.rows).__name__ not in PLAIN_ROWS:
@@ -81,6 +84,8 @@ def _begin(watch: Watch, scheduler: Any) -> None:
         watch.node_of = np.zeros(size, np.int64)
         if watch.window is not None:
             window.declare(watch, watch.window)
+        if watch.states is not None:
+            states.declare(watch, watch.states)
     else:
         san.pool(KV, kind="kv", size=1, reserved=[0])
     watch.found = _found
@@ -121,8 +126,9 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return f"the slots of a {type(outer).__name__} are not followed yet"
     if tree != "UnifiedRadixCache":
         return f"what a {tree} holds is not followed yet"
-    if type(watch.rows).__name__ != "ReqToTokenPool":
-        return "recurrent states are not followed yet"
+    parts = {str(part.name).lower() for part in watch.tree.tree_components}
+    if not parts <= PARTS:
+        return f"what the cache keeps beside token slots ({', '.join(sorted(parts - PARTS))}) is not followed yet"
     if allocator.page_size != watch.tree.page_size:
         return "the allocator's pages are larger than the cache's"
     if not scheduler.spec_algorithm.is_none():
@@ -138,7 +144,13 @@ def _obstacle(watch: Watch, device: str) -> str | None:
     if watch.window is not None:
         if lacks := _lacking(WINDOWED):
             return f"this release has no {lacks}, without which a sliding window is not followed"
-        return window.obstacle(watch.window, watch.tree)
+        if why := window.obstacle(watch.window):
+            return why
+    if watch.states is not None:
+        if lacks := _lacking(STATEFUL):
+            return f"this release has no {lacks}, without which recurrent states are not followed"
+        if why := states.obstacle(watch.states):
+            return why
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import Any
 
 from .rows import tell_record
-from .watch import KV, ROWS, WINDOW, Doing, Watch
+from .watch import KV, ROWS, STATES, WINDOW, Doing, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -143,7 +143,7 @@ def fully_idle(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Readi
         watch.events_at_idle = watch.san.events
 
 
-COUNTED = {"full": KV, "swa": WINDOW}
+COUNTED = {"full": KV, "swa": WINDOW, "mamba": STATES}
 """The pools that the engine's own check adds up, by its names."""
 
 
@@ -162,7 +162,8 @@ def totals(
     claimed = (available, evictable, protected, session_held, total)
     quiet = watch.san.events == watch.events_at_idle
     pool = COUNTED.get(pool_name)
-    if pool is None or not watch.slots or (pool == WINDOW and watch.window is None):
+    here = {KV: True, WINDOW: watch.window is not None, STATES: watch.states is not None}
+    if pool is None or not watch.slots or not here[pool]:
         return
     if not (quiet and claimed == watch.claimed.get(pool)):
         watch.claimed[pool] = claimed

@@ -78,7 +78,7 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
     if watch.group is None:
         pages = np.unique(slots // watch.page) if watch.page > 1 else slots
         if allocator.available_size() - before != pages.size * watch.page:
-            again, lost = difference(watch, allocator, lists, pages)
+            again, lost = difference(allocator, lists, pages, watch.page)
     told = slots[~np.isin(slots // watch.page, lost // watch.page)] if lost.size and not evicting else slots
     nodes = watch.nodes_at(lost) if lost.size and evicting else NONE
     names = {number: watch.nodes[number] or "?" for number in np.unique(nodes).tolist()}
@@ -158,7 +158,7 @@ def free_group_end(watch: Watch, allocator: Any) -> Reading:
     pending = np.concatenate(watch.group_slots) if watch.group_slots else NONE
     pages = np.unique(pending // watch.page) if watch.page > 1 else pending
     if allocator.available_size() - before != pages.size * watch.page:
-        again, lost = difference(watch, allocator, lists, pages)
+        again, lost = difference(allocator, lists, pages, watch.page)
         for slots, owner in zip(watch.group_slots, watch.group_owner, strict=True):
             lose(watch, slots[np.isin(slots // watch.page, lost // watch.page)], owner)
             mine = again[np.isin(again // watch.page, slots // watch.page)]
@@ -185,20 +185,23 @@ def clear(watch: Watch, allocator: Any) -> Reading:
 
 def free_lists(allocator: Any) -> tuple[Any, ...]:
     """The allocator's free list now; allocators make a new tensor for every change, so that these stay as they are."""
+    slots = getattr(allocator, "free_slots", None)  # of states
+    if slots is not None:
+        return (slots,)
     staged = getattr(allocator, "staged_pages", None)
     if staged is None:
         return (allocator.free_pages, allocator.release_pages)
     return (allocator.free_pages, *staged)
 
 
-def difference(watch: Watch, allocator: Any, before: tuple[Any, ...], pages: Slots) -> tuple[Slots, Slots]:
+def difference(allocator: Any, before: tuple[Any, ...], pages: Slots, page: int) -> tuple[Slots, Slots]:
     """Slots that came back though nobody asked (again), and slots that were to come back and did not (lost)."""
-    was = Counter(page for tensor in before for page in tensor.tolist())
-    now = Counter(page for tensor in free_lists(allocator) for page in tensor.tolist())
+    was = Counter(number for tensor in before for number in tensor.tolist())
+    now = Counter(number for tensor in free_lists(allocator) for number in tensor.tolist())
     came, asked = now - was, Counter(pages.tolist())
     again = np.array(sorted((came - asked).elements()), np.int64)
     lost = np.array(sorted((asked - came).elements()), np.int64)
-    return whole(again, watch.page), whole(lost, watch.page)
+    return whole(again, page), whole(lost, page)
 
 
 def whole(pages: Slots, page: int) -> Slots:

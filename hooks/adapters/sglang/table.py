@@ -6,7 +6,7 @@ Places are those of 0.5.23. A place that an installed release does not have is t
 from __future__ import annotations
 
 from ..probes import Probe
-from . import batches, kv, requests, rows, tree, window
+from . import batches, kv, requests, rows, states, tree, window
 
 _ALLOCATOR = "sglang.srt.mem_cache.allocator"
 _TOKEN = f"{_ALLOCATOR}.token:TokenToKVPoolAllocator"
@@ -55,6 +55,29 @@ WINDOWED: tuple[Probe, ...] = (
     Probe(f"{_TORCH_NATIVE}._run_sdpa_forward_decode", "read", window.attend, _READS, needed=False),
 )
 """The sliding window; where one of these has no place, the slots of such a model are not followed."""
+
+_MEMORY = "sglang.srt.mem_cache.memory_pool"
+_STATE_SLOTS = f"{_ALLOCATOR}.mamba:MambaSlotAllocator"
+_STATE_PART = "sglang.srt.mem_cache.unified_cache.components.mamba:MambaComponent"
+
+_STATES = "who holds recurrent states"
+_COPIES = "which states are copied and cleared (level full)"
+
+STATEFUL: tuple[Probe, ...] = (
+    Probe(f"{_STATE_SLOTS}._do_alloc", "alloc", states.alloc, _STATES, needed=False),
+    Probe(f"{_STATE_SLOTS}.free", "free", states.free, _STATES, needed=False),
+    Probe(f"{_STATE_SLOTS}.clear", "reset", states.clear, "flushes of the cache", needed=False),
+    Probe(f"{_MEMORY}:HybridReqToTokenPool.alloc", "own", states.bind, _STATES, needed=False),
+    Probe(f"{_MEMORY}:HybridReqToTokenPool.set_mamba_ping_pong_slot", "own", states.set_slot, _STATES, needed=False),
+    Probe(f"{_STATE_PART}.finalize_match_result_in_cache", "own", states.match, _STATES, needed=False),
+    Probe(f"{_STATE_PART}.prepare_for_caching_req", "own", states.prepare, _STATES, needed=False),
+    Probe(
+        f"{_STATE_PART}.cleanup_after_caching_req", "insert", states.cleanup, "which states are cached", needed=False
+    ),
+    Probe(f"{_MEMORY}:MambaPool.copy_from", "read, write", states.copy, _COPIES, needed=False),
+    Probe(f"{_MEMORY}:MambaPool.clear_slots", "write", states.clear_slots, _COPIES, needed=False),
+)
+"""Recurrent states; where one of these has no place, the slots of such a model are not followed."""
 
 _PLAIN: tuple[Probe, ...] = (
     # token slots, page 1 and above
@@ -151,7 +174,7 @@ _PLAIN: tuple[Probe, ...] = (
     ),
 )
 
-PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED)
+PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL)
 
 
 def stream_probes(device: str) -> tuple[Probe, ...]:

@@ -19,7 +19,7 @@ from ..probes import Resolved, missing
 
 Slots = npt.NDArray[np.int64]
 
-ROWS, KV, WINDOW = "rows", "kv", "swa"
+ROWS, KV, WINDOW, STATES = "rows", "kv", "swa", "states"
 
 NONE: Slots = np.empty(0, np.int64)
 
@@ -55,6 +55,8 @@ class Watch:
         self.tree: Any = None
         self.window: Any = None
         """The sliding window (`window.Window`), where there is one."""
+        self.states: Any = None
+        """The recurrent states (`states.States`), where there are any."""
         self.page = 1
         self.doing: list[Doing] = []
         self.owner_of_row: dict[int, str] = {}
@@ -62,6 +64,8 @@ class Watch:
         """By the id of the engine's record (`ReqKvInfo`) of what a request or session holds."""
         self.live: set[str] = set()
         """Owners that have begun and not ended."""
+        self.aborted: set[str] = set()
+        """Requests that were aborted in the queue and still hold a recurrent state."""
         self.shared: dict[str, list[Slots]] = {}
         """Slots of the tree that an owner uses, by owner, as they were attached."""
         self.node_of: npt.NDArray[np.int64] = NONE

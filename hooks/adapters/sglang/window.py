@@ -61,15 +61,12 @@ def watched(allocator: Any) -> Window | None:
     return Window(allocator) if type(allocator).__name__ == ALLOCATOR else None
 
 
-def obstacle(window: Window, tree: Any) -> str | None:
+def obstacle(window: Window) -> str | None:
     """Why the window's slots cannot be followed."""
     if window.allocator.swa_req_ring:
         return "the window's slots are a ring that every row has for itself"
     if int(window.inner.available_size()) != int(window.inner.size) // window.page * window.page:
         return "window slots were handed out before the scheduler was ready"
-    parts = {str(part.name).lower() for part in getattr(tree, "tree_components", ())}
-    if not parts <= {"full", "swa"}:
-        return f"what the cache's parts ({', '.join(sorted(parts))}) hold together is not followed yet"
     return None
 
 
@@ -202,7 +199,7 @@ def _give_back(watch: Watch, window: Window, slots: Slots) -> Reading:
     if not grouped:
         pages = np.unique(slots // window.page)
         if window.inner.available_size() - before != pages.size * window.page:
-            again, lost = kv.difference(watch, window.inner, lists, pages)
+            again, lost = kv.difference(window.inner, lists, pages, window.page)
             if again.size:
                 watch.san.free(WINDOW, again, owner="eviction" if evicting else owner)
     stays = np.isin(slots // window.page, lost // window.page)
@@ -233,7 +230,7 @@ def free_group_end(watch: Watch, allocator: Any) -> Reading:
     slots = np.concatenate([slots for slots, _ in pending]) if pending else NONE
     pages = np.unique(slots // window.page)
     if window.inner.available_size() - before != pages.size * window.page:
-        again, lost = kv.difference(watch, window.inner, lists, pages)
+        again, lost = kv.difference(window.inner, lists, pages, window.page)
         for mine, owner in pending:
             kv.lose(watch, mine[np.isin(mine // window.page, lost // window.page)], owner, WINDOW)
             twice = again[np.isin(again // window.page, mine // window.page)]

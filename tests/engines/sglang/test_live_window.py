@@ -105,7 +105,7 @@ def write_translation(folder: Path) -> None:
     ],
 )
 def test_translated_reads(name: str, arguments: tuple[str, ...], windowed: Path, tmp_path: Path) -> None:
-    """The same model and backend with the translation, under load: tombstones, their recovery, evictions of one half."""
+    """The same model and backend with the translation, under load: tombstones, their recovery, evictions."""
     write_translation(tmp_path)
     with serving(windowed, tmp_path, *arguments, options=FULL, **BARRIER) as served:
         assert load.run(served.port, 40) == (40, [])

@@ -35,7 +35,7 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
     watch.window = window.watched(allocator)
     window.declare(watch, watch.window)
     watch.tree = SimpleNamespace(tree_components=())
-    assert window.obstacle(watch.window, watch.tree) is None
+    assert window.obstacle(watch.window) is None
     yield watch
     assert not watch.blind
 
