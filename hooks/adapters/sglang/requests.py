@@ -52,6 +52,7 @@ def end(watch: Watch, owner: str) -> None:
     """From here on the owner holds nothing."""
     watch.live.discard(owner)
     watch.aborted.discard(owner)
+    watch.beaming.discard(owner)
     watch.shared.pop(owner, None)
     watch.san.req_end(owner=owner)
 

@@ -36,13 +36,6 @@ def alloc(watch: Watch, pool: Any, reqs: Any) -> Reading:
         watch.san.alloc(ROWS, row, owner=owner)
 
 
-def alloc_rows(watch: Watch, pool: Any, need_size: int) -> Reading:
-    """`alloc_rows(n)` called for itself: rows without a request, which beam search rewrites where no probe is."""
-    result = yield
-    if pool is watch.rows and not watch.rowing and result:
-        watch.give_up("beam search has begun, whose rows are written where kvsan does not look")
-
-
 def free(watch: Watch, pool: Any, req: Any) -> Reading:
     """`free(req)`: a request or a session's slot gives its row back."""
     if pool is not watch.rows or watch.rowing or not req.kv.holds_kv:
@@ -151,9 +144,9 @@ def _table(pool: Any, indices: Any) -> Slots:
 
 
 def _tell(watch: Watch, row: int, position: int, slots: Any, agent: str) -> None:
-    watch.san.row_write(
-        ROWS, row=row, pos=position, into=KV, slots=slots, owner=watch.owner_of_row.get(row), agent=agent
-    )
+    owner = watch.owner_of_row.get(row)
+    if owner not in watch.beaming:
+        watch.san.row_write(ROWS, row=row, pos=position, into=KV, slots=slots, owner=owner, agent=agent)
 
 
 def row_slots(watch: Watch, kv: Any, begin: int, end: int) -> Slots:
@@ -171,7 +164,7 @@ def alloc_for_decode(watch: Watch, batch: Any, token_per_req: int) -> Reading:
 
 def tell_record(watch: Watch, kv: Any, owner: str) -> None:
     """What the engine's own record says that the owner holds."""
-    if not watch.records:
+    if not watch.records or owner in watch.beaming:
         return
     row, allocated = kv.req_pool_idx, int(kv.kv_allocated_len)
     if row is None:  # a record that was given back keeps its other lengths until it is used again

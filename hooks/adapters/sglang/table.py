@@ -6,7 +6,7 @@ Places are those of 0.5.23. A place that an installed release does not have is t
 from __future__ import annotations
 
 from ..probes import Probe
-from . import batches, kv, requests, rows, states, tree, window
+from . import batches, beams, kv, requests, rows, states, tree, window
 
 _ALLOCATOR = "sglang.srt.mem_cache.allocator"
 _TOKEN = f"{_ALLOCATOR}.token:TokenToKVPoolAllocator"
@@ -79,6 +79,16 @@ STATEFUL: tuple[Probe, ...] = (
 )
 """Recurrent states; where one of these has no place, the slots of such a model are not followed."""
 
+_BEAM = "sglang.srt.beam_search"
+_COORDINATOR = f"{_BEAM}.coordinator:BeamCoordinator"
+
+BEAMS: tuple[Probe, ...] = (
+    Probe(f"{_COORDINATOR}._spawn_member_rows", "alloc", beams.spawn, "the rows of beams", needed=False),
+    Probe(f"{_COORDINATOR}._reclaim_orphans", "free", beams.reclaim, "whose slots beams give back", needed=False),
+    Probe(f"{_BEAM}.fork:free_member_rows", "free", beams.free_members, "whose slots beams give back", needed=False),
+)
+"""Beam search; without the first of these kvsan stops watching when a beam begins."""
+
 _PLAIN: tuple[Probe, ...] = (
     # token slots, page 1 and above
     Probe(f"{_TOKEN}.alloc", "alloc", kv.alloc, _SLOTS),
@@ -99,7 +109,8 @@ _PLAIN: tuple[Probe, ...] = (
     Probe(f"{_BASE}.free_group_end", "flush", kv.free_group_end, "frees that are pending"),
     # rows
     Probe(f"{_ROWS}.alloc", "alloc, reuse", rows.alloc, "who holds rows"),
-    Probe(f"{_ROWS}.alloc_rows", "none", rows.alloc_rows, "that beam search has begun"),
+    Probe(f"{_ROWS}.alloc_rows", "alloc", beams.alloc_rows, "the rows of beams"),
+    Probe(f"{_ROWS}.free_rows", "free", beams.free_rows, "the rows of beams"),
     Probe(f"{_ROWS}.free", "free", rows.free, "who gives rows back"),
     Probe(f"{_ROWS}.clear", "reset", rows.clear, "flushes of the cache"),
     Probe(f"{_ROWS}.write", "own, row_write", rows.write, "what rows map, and who owns it"),
@@ -174,7 +185,7 @@ _PLAIN: tuple[Probe, ...] = (
     ),
 )
 
-PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL)
+PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS)
 
 
 def stream_probes(device: str) -> tuple[Probe, ...]:

@@ -28,9 +28,9 @@ NONE: Slots = np.empty(0, np.int64)
 class Doing:
     """A call of the engine that says what the calls inside it are for.
 
-    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, slide, idle; `owner` on whose
-    behalf; `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend); `values` and `domain`
-    what is inserted in which key domain (publish).
+    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, slide, beam, idle; `owner` on
+    whose behalf; `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend); `values` and
+    `domain` what is inserted in which key domain (publish).
     """
 
     what: str
@@ -64,6 +64,8 @@ class Watch:
         """By the id of the engine's record (`ReqKvInfo`) of what a request or session holds."""
         self.live: set[str] = set()
         """Owners that have begun and not ended."""
+        self.beaming: set[str] = set()
+        """Requests with several rows, whose cells are not told."""
         self.aborted: set[str] = set()
         """Requests that were aborted in the queue and still hold a recurrent state."""
         self.shared: dict[str, list[Slots]] = {}

@@ -42,16 +42,9 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
         enable_mamba_extra_buffer=buffered,
     )  # fmt: skip
     allocator = TokenToKVPoolAllocator(512, torch.float32, "cpu", None, False)
-    tree = UnifiedRadixCache(
-        CacheInitParams(
-            disable=False,
-            req_to_token_pool=rows,
-            token_to_kv_pool_allocator=allocator,
-            page_size=1,
-            tree_components=(ComponentType.FULL, ComponentType.MAMBA),
-            enable_mamba_extra_buffer=buffered,
-        )  # fmt: skip
-    )
+    parts = (ComponentType.FULL, ComponentType.MAMBA)
+    parameters = CacheInitParams(False, rows, allocator, 1, tree_components=parts, enable_mamba_extra_buffer=buffered)
+    tree = UnifiedRadixCache(parameters)
     watch = begin(rows, allocator, level="full")
     watch.tree = tree
     watch.states = states.watched(rows)
