@@ -6,7 +6,7 @@ Places are those of 0.5.23. A place that an installed release does not have is t
 from __future__ import annotations
 
 from ..probes import Probe
-from . import batches, beams, kv, requests, rows, states, tree, window
+from . import batches, beams, kv, requests, rows, speculation, states, tree, window
 
 _ALLOCATOR = "sglang.srt.mem_cache.allocator"
 _TOKEN = f"{_ALLOCATOR}.token:TokenToKVPoolAllocator"
@@ -88,6 +88,14 @@ BEAMS: tuple[Probe, ...] = (
     Probe(f"{_BEAM}.fork:free_member_rows", "free", beams.free_members, "whose slots beams give back", needed=False),
 )
 """Beam search; without the first of these kvsan stops watching when a beam begins."""
+
+_AHEAD = "what rows map in speculative decoding"
+
+SPECULATIVE: tuple[Probe, ...] = (
+    Probe(f"{_ALLOCATION}:assign_req_to_token_pool_func", "own, row_write", speculation.assign, _AHEAD, needed=False),
+    Probe(f"{_ALLOCATION}:alloc_for_spec_decode", "row_write", speculation.reserve, _AHEAD, needed=False),
+)
+"""Speculative decoding; where one of these has no place, the slots of such a server are not followed."""
 
 _PLAIN: tuple[Probe, ...] = (
     # token slots, page 1 and above
@@ -185,7 +193,7 @@ _PLAIN: tuple[Probe, ...] = (
     ),
 )
 
-PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS)
+PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS, *SPECULATIVE)
 
 
 def stream_probes(device: str) -> tuple[Probe, ...]:

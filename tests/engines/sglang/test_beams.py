@@ -47,9 +47,11 @@ class Beam:
         with watch.within(Doing("extend", prefix={row: 0})):
             watch.rows.write((row, slice(0, PROMPT)), slots.to(torch.int32))
         self.leader.kv.kv_allocated_len = self.leader.kv.kv_committed_len = PROMPT
-        watch.san.capture(ROWS, batch=f"extend {rid}", row=row, upto=PROMPT, owner=rid)
-        watch.san.launch(batch=f"extend {rid}", agent="fwd")
+        batch, agent = f"extend {rid}", watch.stream()
+        watch.san.capture(ROWS, batch=batch, row=row, upto=PROMPT, owner=rid, agent=agent)
+        watch.san.launch(batch=batch, agent=agent)
         self.coordinator._spawn_member_rows(self.group, self.leader)
+        watch.san.done(batch=batch)
 
     def step(self, parents: list[int]) -> None:
         """One decode of every row; then each row goes on from the history of its parent."""
