@@ -46,10 +46,7 @@ def assign(
 
 def reserve(watch: Watch, tree: Any, pool: Any, **named: Any) -> Reading:
     """`alloc_for_spec_decode`: where slot ids stay on a device, the lengths on the host say which cells are written."""
-    reqs, lengths = (
-        named["reqs"],
-        zip(named["cur_kv_lens_cpu"].tolist(), named["nxt_kv_lens_cpu"].tolist(), strict=True),
-    )
+    begins, ends = named["cur_kv_lens_cpu"].tolist(), named["nxt_kv_lens_cpu"].tolist()
     yield
     if watch.slots or pool is not watch.rows:
         return
