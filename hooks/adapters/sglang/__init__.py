@@ -12,8 +12,8 @@ from kvsan import alone
 from ... import current
 from ...sanitizer import Sanitizer
 from ..probes import Probe, Resolved, install
-from . import states, window
-from .table import PROBES, STATEFUL, WINDOWED, stream_probes
+from . import host, states, window
+from .table import HOSTED, PROBES, STATEFUL, WINDOWED, stream_probes
 from .watch import KV, ROWS, Watch
 
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
@@ -62,6 +62,7 @@ def _begin(watch: Watch, scheduler: Any) -> None:
         watch.kv = allocator.full_attn_allocator
     watch.states = states.watched(watch.rows)
     watch.tree = scheduler.tree_cache
+    watch.host = host.watched(watch.tree)
     watch.page = int(watch.kv.page_size)
     if type(watch.rows).__name__ not in PLAIN_ROWS:
         watch.give_up(f"the rows of a {type(watch.rows).__name__} are not followed yet")
@@ -86,6 +87,8 @@ def _begin(watch: Watch, scheduler: Any) -> None:
             window.declare(watch, watch.window)
         if watch.states is not None:
             states.declare(watch, watch.states)
+        if watch.host is not None:
+            host.declare(watch, watch.host)
     else:
         san.pool(KV, kind="kv", size=1, reserved=[0])
     watch.found = _found
@@ -133,8 +136,10 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return "the allocator's pages are larger than the cache's"
     if not scheduler.spec_algorithm.is_none():
         return "the writes of speculative decoding are not followed yet"
-    if getattr(scheduler, "enable_hierarchical_cache", False) or getattr(watch.tree, "linker", None) is not None:
-        return "the host tier is not followed yet"
+    if getattr(watch.tree, "linker", None) is not None:
+        return "a store that is linked to the cache is not followed yet"
+    if getattr(scheduler, "enable_hierarchical_cache", False) and watch.host is None:
+        return "the host tier was not ready with the scheduler"
     if getattr(scheduler, "dllm_config", None) is not None:
         return "block diffusion is not followed yet"
     if getattr(scheduler.model_config, "is_encoder_decoder", False):
@@ -150,6 +155,11 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         if lacks := _lacking(STATEFUL):
             return f"this release has no {lacks}, without which recurrent states are not followed"
         if why := states.obstacle(watch.states):
+            return why
+    if watch.host is not None:
+        if lacks := _lacking(HOSTED):
+            return f"this release has no {lacks}, without which the host tier is not followed"
+        if why := host.obstacle(watch, watch.host):
             return why
     return None
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
+from . import host
 from .rows import tell_record
 from .watch import KV, ROWS, STATES, WINDOW, Doing, Watch
 
@@ -119,6 +120,7 @@ def synchronize_event(watch: Watch, event: Any) -> Reading:
     yield
     if threading.get_ident() == watch.thread:
         watch.san.sync(on=f"event:{_event(event)}")
+        host.ended(watch, event)
 
 
 def _event(event: Any) -> str:
@@ -137,7 +139,8 @@ def on_idle(watch: Watch, scheduler: Any) -> Reading:
 def fully_idle(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Reading:
     """The scheduler's own test, asked by its own housekeeping."""
     result = yield
-    if result and watch.doing and watch.doing[-1].what == "idle" and watch.san.events != watch.events_at_idle:
+    asked = result and watch.doing and watch.doing[-1].what == "idle" and watch.san.events != watch.events_at_idle
+    if asked and not (watch.slots and watch.host is not None and watch.host.busy):
         watch.san.idle()
         watch.san.count(ROWS, available=len(watch.rows.free_slots), total=int(watch.rows.size))
         watch.check()

@@ -6,7 +6,7 @@ Places are those of 0.5.23. A place that an installed release does not have is t
 from __future__ import annotations
 
 from ..probes import Probe
-from . import batches, beams, kv, requests, rows, speculation, states, tree, window
+from . import batches, beams, host, kv, requests, rows, speculation, states, tree, window
 
 _ALLOCATOR = "sglang.srt.mem_cache.allocator"
 _TOKEN = f"{_ALLOCATOR}.token:TokenToKVPoolAllocator"
@@ -88,6 +88,31 @@ BEAMS: tuple[Probe, ...] = (
     Probe(f"{_BEAM}.fork:free_member_rows", "free", beams.free_members, "whose slots beams give back", needed=False),
 )
 """Beam search; without the first of these kvsan stops watching when a beam begins."""
+
+_HOST_POOL = "sglang.srt.mem_cache.pool_host.base:HostKVCache"
+_COPY = "sglang.srt.mem_cache.l2_transfer:L2TransferEngine"
+
+_HOSTS = "what is on the host"
+_ON_ITS_WAY = "copies between device and host"
+
+HOSTED: tuple[Probe, ...] = (
+    Probe(f"{_HOST_POOL}.alloc", "alloc", host.alloc, _HOSTS, needed=False),
+    Probe(f"{_HOST_POOL}.free", "free", host.free, _HOSTS, needed=False),
+    Probe(f"{_HOST_POOL}.clear", "reset", host.clear, _HOSTS, needed=False),
+    Probe(f"{_TREE}._execute_and_commit_kv_backup", "lock", host.backup, "whose locks backups are", needed=False),
+    Probe(f"{_TREE}.load_back", "lock", host.load_back, "whose locks loads are", needed=False),
+    Probe(
+        "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController.load",
+        "insert",
+        host.load,
+        "whose slots loads fill",
+        needed=False,
+    ),
+    Probe(f"{_COPY}.submit_device_to_host", "xfer_begin", host.write_out, _ON_ITS_WAY, needed=False),
+    Probe(f"{_COPY}.submit_host_to_device", "xfer_begin", host.bring_back, _ON_ITS_WAY, needed=False),
+)
+"""The host tier; where one of these has no place, the slots of such a server are not followed. A copy's end is told
+where its event is waited for (`synchronize`)."""
 
 _AHEAD = "what rows map in speculative decoding"
 
@@ -193,7 +218,7 @@ _PLAIN: tuple[Probe, ...] = (
     ),
 )
 
-PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS, *SPECULATIVE)
+PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS, *SPECULATIVE, *HOSTED)
 
 
 def stream_probes(device: str) -> tuple[Probe, ...]:

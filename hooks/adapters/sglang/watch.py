@@ -19,7 +19,7 @@ from ..probes import Resolved, missing
 
 Slots = npt.NDArray[np.int64]
 
-ROWS, KV, WINDOW, STATES = "rows", "kv", "swa", "states"
+ROWS, KV, WINDOW, STATES, HOST = "rows", "kv", "swa", "states", "host"
 
 NONE: Slots = np.empty(0, np.int64)
 
@@ -28,9 +28,9 @@ NONE: Slots = np.empty(0, np.int64)
 class Doing:
     """A call of the engine that says what the calls inside it are for.
 
-    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, slide, beam, idle; `owner` on
-    whose behalf; `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend); `values` and
-    `domain` what is inserted in which key domain (publish).
+    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, slide, beam, backup, load,
+    idle; `owner` on whose behalf; `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend);
+    `values` and `domain` what is inserted in which key domain (publish, load).
     """
 
     what: str
@@ -55,6 +55,8 @@ class Watch:
         self.tree: Any = None
         self.window: Any = None
         """The sliding window (`window.Window`), where there is one."""
+        self.host: Any = None
+        """The host tier (`host.Host`), where there is one."""
         self.states: Any = None
         """The recurrent states (`states.States`), where there are any."""
         self.page = 1
@@ -145,7 +147,7 @@ class Watch:
     def actor(self) -> str | None:
         """On whose behalf the engine acts; None if that is nobody known, or the cache itself."""
         for doing in reversed(self.doing):
-            if doing.what == "evict":
+            if doing.what in ("evict", "backup", "load"):
                 return None
             if doing.owner is not None:
                 return doing.owner

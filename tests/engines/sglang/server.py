@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -62,14 +61,18 @@ def write_stand_ins(folder: Path) -> Path:
     result = folder / "stand_ins"
     (result / "sgl_kernel").mkdir(parents=True, exist_ok=True)
     (result / "sgl_kernel" / "__init__.py").write_text(_KERNELS, encoding="utf-8")
-    shutil.copy(HERE / "faults.py", result / "kvsan_test_faults.py")
-    plugin = result / "kvsan_test_faults-0.dist-info"
-    plugin.mkdir(exist_ok=True)
-    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: kvsan-test-faults\nVersion: 0\n", encoding="utf-8")
-    (plugin / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\nfaults = kvsan_test_faults:register\n", encoding="utf-8"
-    )
+    write_plugin(folder, "faults", (HERE / "faults.py").read_text(encoding="utf-8"))
     return result
+
+
+def write_plugin(folder: Path, name: str, code: str) -> None:
+    """Puts a module with a `register()` where a server of this folder looks for SGLang's plugins."""
+    stand_ins, module = folder / "stand_ins", f"kvsan_test_{name}"
+    plugin = stand_ins / f"{module}-0.dist-info"
+    plugin.mkdir(parents=True, exist_ok=True)
+    (stand_ins / f"{module}.py").write_text(code, encoding="utf-8")
+    (plugin / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kvsan-test-{name}\nVersion: 0\n", encoding="utf-8")
+    (plugin / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{name} = {module}:register\n", encoding="utf-8")
 
 
 _KERNELS = textwrap.dedent(

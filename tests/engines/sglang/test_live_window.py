@@ -10,7 +10,7 @@ import pytest
 
 from . import load
 from . import model as models
-from .server import serving
+from .server import serving, write_plugin
 from .test_live import BARRIER, known
 
 FULL = ("--level", "full")
@@ -34,7 +34,8 @@ def test_token_slots_are_used_as_window_slots(windowed: Path, tmp_path: Path) ->
     """One request after the other, until an id is beyond the window's pool and the scheduler dies of it: by then kvsan
     has long named what was wrong."""
     answered = 0
-    with serving(windowed, tmp_path, "--max-total-tokens", "2048", "--page-size", "16", options=FULL) as served:
+    arguments = ("--max-total-tokens", "2048", "--page-size", "16")
+    with serving(windowed, tmp_path, *arguments, options=FULL, **BARRIER) as served:
         try:
             for number in range(20):
                 load.post(served.port, "/generate", prompt(number), timeout=45)
@@ -83,20 +84,6 @@ TRANSLATION = textwrap.dedent(
 )
 
 
-def write_translation(folder: Path) -> None:
-    """Puts the translation where the server looks for its plugins."""
-    stand_ins = folder / "stand_ins"
-    plugin = stand_ins / "kvsan_test_translation-0.dist-info"
-    plugin.mkdir(parents=True)
-    (stand_ins / "kvsan_test_translation.py").write_text(TRANSLATION, encoding="utf-8")
-    (plugin / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: kvsan-test-translation\nVersion: 0\n", encoding="utf-8"
-    )
-    (plugin / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\ntranslation = kvsan_test_translation:register\n", encoding="utf-8"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -106,7 +93,7 @@ def write_translation(folder: Path) -> None:
 )
 def test_translated_reads(name: str, arguments: tuple[str, ...], windowed: Path, tmp_path: Path) -> None:
     """The same model and backend with the translation, under load: tombstones, their recovery, evictions."""
-    write_translation(tmp_path)
+    write_plugin(tmp_path, "translation", TRANSLATION)
     with serving(windowed, tmp_path, *arguments, options=FULL, **BARRIER) as served:
         assert load.run(served.port, 40) == (40, [])
         if "--enable-streaming-session" in arguments:
