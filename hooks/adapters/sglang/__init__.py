@@ -12,8 +12,8 @@ from kvsan import alone
 from ... import current
 from ...sanitizer import Sanitizer
 from ..probes import Probe, Resolved, install
-from . import host, states, window
-from .table import HOSTED, PROBES, STATEFUL, WINDOWED, stream_probes
+from . import disaggregation, host, states, window
+from .table import DISAGGREGATED, HOSTED, PROBES, STATEFUL, WINDOWED, stream_probes
 from .watch import KV, ROWS, Watch
 
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
@@ -21,7 +21,7 @@ PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
 that are not read yet."""
 PARTS = {"full", "swa", "mamba"}
 """What the prefix cache may keep for a node: token slots, window slots, a recurrent state."""
-PLAIN_ROWS = ("ReqToTokenPool", "HybridReqToTokenPool")
+PLAIN_ROWS = ("ReqToTokenPool", "HybridReqToTokenPool", "DecodeReqToTokenPool")
 """The row pools that hand rows out through the probes; of another one, every row would look as if nobody held it."""
 
 _watch: Watch | None = None
@@ -67,8 +67,8 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     if type(watch.rows).__name__ not in PLAIN_ROWS:
         watch.give_up(f"the rows of a {type(watch.rows).__name__} are not followed yet")
         return
-    if str(getattr(scheduler.disaggregation_mode, "value", "null")) != "null":
-        watch.give_up("rows and slots that other servers fill are not followed yet")
+    if _mode(scheduler) not in ("null", "decode"):
+        watch.give_up("rows and slots that other servers read are not followed yet")
         return
     device = str(scheduler.device).partition(":")[0]
     _found.extend(install(stream_probes(device), watch))
@@ -78,7 +78,7 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.records = bool(scheduler.spec_algorithm.is_none())
     watch.slots = _can_read_slots(watch, device)
     san = watch.san
-    san.pool(ROWS, kind="row", size=int(watch.rows.size) + 1, reserved=[0])
+    san.pool(ROWS, kind="row", size=int(watch.rows.req_to_token.shape[0]), reserved=[0])
     if watch.slots:
         size = (int(watch.kv.size) // watch.page + 1) * watch.page
         san.pool(KV, kind="kv", size=size, page=watch.page, reserved=np.arange(watch.page))
@@ -94,6 +94,11 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.found = _found
     watch.blind = False
     watch.check()
+
+
+def _mode(scheduler: Any) -> str:
+    """What part of a disaggregated service this server is: null (the whole), prefill or decode."""
+    return str(getattr(scheduler.disaggregation_mode, "value", "null"))
 
 
 def _in_place(watch: Watch) -> bool:
@@ -150,6 +155,11 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         if lacks := _lacking(WINDOWED):
             return f"this release has no {lacks}, without which a sliding window is not followed"
         if why := window.obstacle(watch.window):
+            return why
+    if _mode(scheduler) == "decode":
+        if lacks := _lacking(DISAGGREGATED):
+            return f"this release has no {lacks}, without which transfers are not followed"
+        if why := disaggregation.obstacle(watch):
             return why
     if watch.states is not None:
         if lacks := _lacking(STATEFUL):

@@ -6,7 +6,7 @@ Places are those of 0.5.23. A place that an installed release does not have is t
 from __future__ import annotations
 
 from ..probes import Probe
-from . import batches, beams, host, kv, requests, rows, speculation, states, tree, window
+from . import batches, beams, disaggregation, host, kv, requests, rows, speculation, states, tree, window
 
 _ALLOCATOR = "sglang.srt.mem_cache.allocator"
 _TOKEN = f"{_ALLOCATOR}.token:TokenToKVPoolAllocator"
@@ -114,6 +114,23 @@ HOSTED: tuple[Probe, ...] = (
 """The host tier; where one of these has no place, the slots of such a server are not followed. A copy's end is told
 where its event is waited for (`synchronize`)."""
 
+_DECODE = "sglang.srt.disaggregation.decode"
+_DECODE_ROWS = f"{_DECODE}:DecodeReqToTokenPool"
+_PREALLOC, _ARRIVAL = f"{_DECODE}:DecodePreallocQueue", f"{_DECODE}:DecodeTransferQueue"
+_ARRIVALS = "slots that other servers write"
+
+DISAGGREGATED: tuple[Probe, ...] = (
+    Probe(f"{_DECODE_ROWS}.alloc", "alloc, reuse", rows.alloc, "who holds rows", needed=False),
+    Probe(f"{_DECODE_ROWS}.free", "free", rows.free, "who gives rows back", needed=False),
+    Probe(f"{_DECODE_ROWS}.clear", "reset", rows.clear, "flushes of the cache", needed=False),
+    Probe(f"{_DECODE_ROWS}.write", "own, row_write", rows.write, "what rows map", needed=False),
+    Probe(f"{_PREALLOC}._pre_alloc", "own", disaggregation.pre_alloc, _SLOTS, needed=False),
+    Probe(f"{_PREALLOC}._send_kv_metadata", "xfer_begin", disaggregation.announce, _ARRIVALS, needed=False),
+    Probe(f"{_ARRIVAL}._commit_transfer_to_req", "xfer_end", disaggregation.over, _ARRIVALS, needed=False),
+    Probe(f"{_ARRIVAL}._release_request", "xfer_end", disaggregation.over, _ARRIVALS, needed=False),
+)
+"""A decode server that other servers fill; where one of these has no place, its slots are not followed."""
+
 _AHEAD = "what rows map in speculative decoding"
 
 SPECULATIVE: tuple[Probe, ...] = (
@@ -218,7 +235,7 @@ _PLAIN: tuple[Probe, ...] = (
     ),
 )
 
-PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS, *SPECULATIVE, *HOSTED)
+PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS, *SPECULATIVE, *HOSTED, *DISAGGREGATED)
 
 
 def stream_probes(device: str) -> tuple[Probe, ...]:

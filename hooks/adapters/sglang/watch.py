@@ -66,6 +66,8 @@ class Watch:
         """By the id of the engine's record (`ReqKvInfo`) of what a request or session holds."""
         self.live: set[str] = set()
         """Owners that have begun and not ended."""
+        self.arriving: set[str] = set()
+        """Transfers from other servers that are under way."""
         self.beaming: set[str] = set()
         """Requests with several rows, whose cells are not told."""
         self.aborted: set[str] = set()
