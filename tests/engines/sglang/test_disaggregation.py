@@ -67,7 +67,7 @@ class Arrival:
         queue._send_kv_metadata(self.request, slots, 1)
 
     def arrives(self) -> None:
-        """The engine takes the request over. (Its own code for that wants another server's buffers: the reader alone.)"""
+        """The engine takes the request over. (Its own code for that wants a server's buffers: the reader alone.)"""
         for _ in disaggregation.over(self.watch, self.transfers, self.request):
             pass
 

@@ -29,7 +29,7 @@ def begin(rows: Any, allocator: Any, **options: Any) -> Watch:
     WATCH.rows, WATCH.kv = rows, allocator
     WATCH.page, WATCH.slots = page, True
     WATCH.scheduler = CpuModule()
-    WATCH.san.pool(ROWS, kind="row", size=int(rows.size) + 1, reserved=[0])
+    WATCH.san.pool(ROWS, kind="row", size=int(rows.req_to_token.shape[0]), reserved=[0])
     WATCH.san.pool(KV, kind="kv", size=size + page, page=page, reserved=np.arange(page))
     WATCH.node_of = np.zeros(size + page, np.int64)
     WATCH.blind = False
