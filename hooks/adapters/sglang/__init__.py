@@ -13,7 +13,7 @@ from ... import current
 from ...sanitizer import Sanitizer
 from ..probes import Probe, Resolved, install
 from . import disaggregation, host, states, window
-from .table import DISAGGREGATED, HOSTED, PROBES, STATEFUL, WINDOWED, stream_probes
+from .table import DISAGGREGATED, HOSTED, PROBES, SPECULATIVE, STATEFUL, WINDOWED, stream_probes
 from .watch import KV, ROWS, Watch
 
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
@@ -140,7 +140,10 @@ def _obstacle(watch: Watch, device: str) -> str | None:
     if allocator.page_size != watch.tree.page_size:
         return "the allocator's pages are larger than the cache's"
     if not scheduler.spec_algorithm.is_none():
-        return "the writes of speculative decoding are not followed yet"
+        if lacks := _lacking(SPECULATIVE):
+            return f"this release has no {lacks}, without which speculative decoding is not followed"
+        if not scheduler.spec_algorithm.is_ngram():
+            return "no server whose drafts come from a model has been seen to stay silent"
     if getattr(watch.tree, "linker", None) is not None:
         return "a store that is linked to the cache is not followed yet"
     if getattr(scheduler, "enable_hierarchical_cache", False) and watch.host is None:

@@ -55,7 +55,7 @@ def _launch(watch: Watch, batch: Any) -> None:
     if batch.forward_mode.is_extend():  # after the captures, which say more about a row that lacks something
         for req in batch.reqs:
             tell_record(watch, req.kv, watch.owner_of(req))
-    if watch.san.data and batch.out_cache_loc is not None:
+    if watch.san.data and watch.records and batch.out_cache_loc is not None:  # drafts get theirs later
         watch.san.write(KV, watch.ids(batch.out_cache_loc), batch=name, agent=agent)
 
 
