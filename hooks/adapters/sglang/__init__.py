@@ -134,7 +134,7 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return f"the slots of a {type(outer).__name__} are not followed yet"
     if tree != "UnifiedRadixCache":
         return f"what a {tree} holds is not followed yet"
-    parts = {str(part.name).lower() for part in watch.tree.tree_components}
+    parts = {str(part.name).lower() for part in getattr(watch.tree, "tree_components", ())}
     if not parts <= PARTS:
         return f"what the cache keeps beside token slots ({', '.join(sorted(parts - PARTS))}) is not followed yet"
     if allocator.page_size != watch.tree.page_size:

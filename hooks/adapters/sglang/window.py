@@ -11,7 +11,6 @@ from collections.abc import Generator
 from typing import Any
 
 import numpy as np
-from torch.overrides import TorchFunctionMode
 
 from kvsan.events import CacheInsert, Give, Own
 
@@ -108,8 +107,9 @@ class Follower:
     def _private(self, pool: str, slots: Slots) -> Slots:
         if pool != KV or self._watch.blind:
             return NONE
-        mapped = self._window.mapped(slots)
-        return mapped[self._window.node_of[mapped] == 0]
+        mapped: Slots = self._window.mapped(slots)
+        private: Slots = mapped[self._window.node_of[mapped] == 0]
+        return private
 
 
 def insert(watch: Watch, window: Window, slots: Slots, name: str, owner: str | None) -> None:
@@ -310,6 +310,8 @@ def attend(
     if not _reads(watch, backend.token_to_kv_pool) or not _is_window_buffer(watch, k_cache):
         yield
         return
+    from .tap import Tap
+
     with Tap(k_cache) as tap:
         yield
     window, doing = watch.window, watch.current("run")
@@ -346,21 +348,3 @@ def _reads(watch: Watch, pool: Any) -> bool:
 def _is_window_buffer(watch: Watch, buffer: Any) -> bool:
     buffers = watch.window.allocator.get_kvcache().swa_kv_pool.k_buffer
     return any(each.data_ptr() == buffer.data_ptr() for each in buffers)
-
-
-class Tap(TorchFunctionMode):
-    """Notes the ids by which one tensor is indexed while it is entered."""
-
-    def __init__(self, tensor: Any) -> None:
-        super().__init__()
-        self._tensor = tensor
-        self.ids: list[Any] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Every torch call passes here; only indexing is looked at."""
-        name = getattr(func, "__name__", "")
-        if name in ("__getitem__", "index_select") and args and args[0] is self._tensor:
-            ids = args[-1] if name == "__getitem__" else (kwargs or {}).get("index", args[-1])
-            if hasattr(ids, "detach"):
-                self.ids.append(ids)
-        return func(*args, **(kwargs or {}))

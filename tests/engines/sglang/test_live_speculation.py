@@ -20,11 +20,14 @@ NGRAM = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "
         ("overlapped", ("--max-total-tokens", "2048"), {}),
         (
             "page 16, no overlap, and retraction",
-            ("--max-total-tokens", "1024", "--page-size", "16", "--disable-overlap-schedule"),
+            (
+                "--max-total-tokens", "1024", "--page-size", "16", "--speculative-ngram-max-bfs-breadth", "1",
+                "--disable-overlap-schedule",
+            ),
             {"SGLANG_TEST_RETRACT": "1"},
         ),
     ],
-)
+)  # fmt: skip
 def test_drafts(name: str, arguments: tuple[str, ...], variables: dict[str, str], model: Path, tmp_path: Path) -> None:
     write_plugin(tmp_path, "cpu_speculation", (HERE / "cpu_speculation.py").read_text(encoding="utf-8"))
     level = ("--level", "full")
