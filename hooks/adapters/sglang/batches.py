@@ -140,7 +140,7 @@ def fully_idle(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Readi
     """The scheduler's own test, asked by its own housekeeping."""
     result = yield
     asked = result and watch.doing and watch.doing[-1].what == "idle" and watch.san.events != watch.events_at_idle
-    if asked and not (watch.slots and watch.host is not None and watch.host.busy):
+    if asked and not (watch.host is not None and watch.host.busy):
         watch.san.idle()
         watch.san.count(ROWS, available=len(watch.rows.free_slots), total=int(watch.rows.req_to_token.shape[0]) - 1)
         watch.check()

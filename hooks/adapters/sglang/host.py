@@ -14,6 +14,7 @@ from .watch import HOST, KV, Doing, Watch
 
 Reading = Generator[None, Any, None]
 
+TREE = "UnifiedRadixCache"
 OWNER = "tree:copies on the host"
 
 
@@ -37,7 +38,8 @@ class Host:
 
 def watched(tree: Any) -> Host | None:
     """The host tier of a scheduler's prefix cache, if it has one."""
-    return Host(tree) if getattr(tree, "cache_controller", None) is not None else None
+    pools = getattr(getattr(tree, "cache_controller", None), "mem_pool_host", None)
+    return Host(tree) if hasattr(pools, "get_entry") and type(tree).__name__ == TREE else None
 
 
 def obstacle(watch: Watch, host: Host) -> str | None:

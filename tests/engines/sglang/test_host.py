@@ -72,7 +72,7 @@ def watch() -> Iterator[Watch]:
     controller.mem_pool_device_allocator = allocator
     controller.l2_transfer_engine = L2TransferEngine("direct")
     controller.load_queue = []
-    tree = SimpleNamespace(
+    tree = type("UnifiedRadixCache", (SimpleNamespace,), {})(
         cache_controller=controller, token_to_kv_pool_allocator=allocator, buffer_pipeline=None, sidecar_pool_specs=[]
     )
     watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator)
