@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -85,19 +86,32 @@ TRANSLATION = textwrap.dedent(
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments"),
+    ("name", "arguments", "variables"),
     [
-        ("page 16 and sessions", ("--max-total-tokens", "1024", "--page-size", "16", "--enable-streaming-session")),
-        ("page 1, no overlap", ("--max-total-tokens", "700", "--disable-overlap-schedule")),
+        ("page 16 and sessions", ("--max-total-tokens", "1024", "--page-size", "16", "--enable-streaming-session"), {}),
+        ("page 1, no overlap", ("--max-total-tokens", "700", "--disable-overlap-schedule"), {}),
+        (
+            "page 16, the core in Python, and retraction",
+            ("--max-total-tokens", "1024", "--page-size", "16"),
+            {"SGLANG_TEST_RETRACT": "1", "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"},
+        ),
+        (
+            "no cache, and retraction",
+            ("--max-total-tokens", "2048", "--disable-radix-cache"),
+            {"SGLANG_TEST_RETRACT": "1"},
+        ),
     ],
 )
-def test_translated_reads(name: str, arguments: tuple[str, ...], windowed: Path, tmp_path: Path) -> None:
+def test_translated_reads(
+    name: str, arguments: tuple[str, ...], variables: dict[str, str], windowed: Path, tmp_path: Path
+) -> None:
     """The same model and backend with the translation, under load: tombstones, their recovery, evictions."""
     write_plugin(tmp_path, "translation", TRANSLATION)
-    with serving(windowed, tmp_path, *arguments, options=FULL, **BARRIER) as served:
+    with serving(windowed, tmp_path, *arguments, options=FULL, **BARRIER, **variables) as served:
         assert load.run(served.port, 40) == (40, [])
         if "--enable-streaming-session" in arguments:
             assert load.sessions(served.port, 3) == 9
+        time.sleep(1)
         assert "flushed" in str(load.post(served.port, "/flush_cache", {}))
         assert load.run(served.port, 12) == (12, [])
     assert [finding for finding in served.report["findings"] if not known(finding)] == []
