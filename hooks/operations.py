@@ -315,13 +315,22 @@ class Operations:
         slots: SlotsLike,
         *,
         batch: str | None = None,
+        note: str | None = None,
         owner: str | None = None,
         agent: str = "host",
         via: str | None = None,
     ) -> None:
-        """Reads the slots; on a row pool, whole rows."""
+        """Reads the slots; on a row pool, whole rows. A finding at this event repeats `note`."""
         try:
-            event = events.Read(pool=pool, slots=as_slots(slots), batch=batch, owner=owner, agent=agent, via=via)
+            event = events.Read(
+                pool=pool,
+                slots=as_slots(slots),
+                batch=batch,
+                extra={"note": note} if note is not None else None,
+                owner=owner,
+                agent=agent,
+                via=via,
+            )
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("read", error)
         else:

@@ -114,7 +114,10 @@ class Narrator:
             why=_why(event, violation, owner, earlier),
             missing=_missing(present, earlier) if violation.kind == "race" else "",
             token=token,
-            extra={key: str(value) for key, value in violation.detail.items() if key not in ("earlier", "ended")},
+            extra={
+                **{key: str(value) for key, value in violation.detail.items() if key not in ("earlier", "ended")},
+                **({"note": str(event.extra["note"])} if event.extra and "note" in event.extra else {}),
+            },
         )
 
     def access(

@@ -31,7 +31,7 @@ def watch_over(**changes: Any) -> Watch:
     watch = Watch(Sanitizer())
     watch.kv, watch.tree, watch.rows = plain["allocator"], plain["tree"], plain["rows"]
     watch.scheduler = SimpleNamespace(
-        spec_algorithm=SimpleNamespace(is_none=lambda: plain["spec"]),
+        spec_algorithm=SimpleNamespace(is_none=lambda: plain["spec"], is_ngram=lambda: False),
         enable_hierarchical_cache=plain["host_tier"],
         dllm_config=plain["dllm_config"],
         model_config=SimpleNamespace(is_encoder_decoder=False),
@@ -56,9 +56,17 @@ def test_a_plain_scheduler_is_followed() -> None:
         ("cuda", {}, "slot ids are on the device (cuda)"),
         ("cpu", {"allocator": named("SWATokenToKVPoolAllocator", page_size=1)}, "SWATokenToKVPoolAllocator"),
         ("cpu", {"tree": named("LMCacheUnifiedRadixCache")}, "LMCacheUnifiedRadixCache"),
-        ("cpu", {"rows": named("HybridReqToTokenPool")}, "recurrent states"),
+        (
+            "cpu",
+            {
+                "tree": named(
+                    "UnifiedRadixCache", page_size=1, linker=None, tree_components=[SimpleNamespace(name="C128")]
+                )
+            },
+            "beside token slots (c128)",
+        ),
         ("cpu", {"tree": named("UnifiedRadixCache", page_size=4)}, "larger than the cache's"),
-        ("cpu", {"spec": False}, "speculative decoding"),
+        ("cpu", {"spec": False}, "drafts come from a model"),
         ("cpu", {"host_tier": True}, "host tier"),
         ("cpu", {"dllm_config": object()}, "block diffusion"),
         (
@@ -79,7 +87,10 @@ def test_what_is_not_followed_lowers_the_level(device: str, changes: dict[str, A
 
 @pytest.mark.parametrize(
     ("changes", "why"),
-    [({"rows": named("DecodeReqToTokenPool", size=4)}, "DecodeReqToTokenPool"), ({"mode": "prefill"}, "other servers")],
+    [
+        ({"rows": named("UnifiedHybridReqToTokenPool", size=4)}, "UnifiedHybridReqToTokenPool"),
+        ({"mode": "prefill"}, "other servers"),
+    ],
 )
 def test_what_would_be_accused_wrongly_is_not_watched(changes: dict[str, Any], why: str) -> None:
     watch = watch_over(**changes)

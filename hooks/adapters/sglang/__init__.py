@@ -11,13 +11,17 @@ from kvsan import alone
 
 from ... import current
 from ...sanitizer import Sanitizer
-from ..probes import Resolved, install
-from .table import PROBES, stream_probes
+from ..probes import Probe, Resolved, install
+from . import disaggregation, host, states, window
+from .table import DISAGGREGATED, HOSTED, PROBES, SPECULATIVE, STATEFUL, WINDOWED, stream_probes
 from .watch import KV, ROWS, Watch
 
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
-"""The allocators whose slots are followed; others have maps and moves that are not read yet."""
-PLAIN_ROWS = ("ReqToTokenPool", "HybridReqToTokenPool")
+"""The allocators whose slots are followed, alone or as the two under a sliding window's; others have maps and moves
+that are not read yet."""
+PARTS = {"full", "swa", "mamba"}
+"""What the prefix cache may keep for a node: token slots, window slots, a recurrent state."""
+PLAIN_ROWS = ("ReqToTokenPool", "HybridReqToTokenPool", "DecodeReqToTokenPool")
 """The row pools that hand rows out through the probes; of another one, every row would look as if nobody held it."""
 
 _watch: Watch | None = None
@@ -52,14 +56,19 @@ def begin(scheduler: Any) -> None:
 def _begin(watch: Watch, scheduler: Any) -> None:
     watch.scheduler = scheduler
     watch.rows = scheduler.req_to_token_pool
-    watch.kv = scheduler.token_to_kv_pool_allocator
+    watch.kv = allocator = scheduler.token_to_kv_pool_allocator
+    watch.window = window.watched(allocator)
+    if watch.window is not None:
+        watch.kv = allocator.full_attn_allocator
+    watch.states = states.watched(watch.rows)
     watch.tree = scheduler.tree_cache
+    watch.host = host.watched(watch.tree)
     watch.page = int(watch.kv.page_size)
     if type(watch.rows).__name__ not in PLAIN_ROWS:
         watch.give_up(f"the rows of a {type(watch.rows).__name__} are not followed yet")
         return
-    if str(getattr(scheduler.disaggregation_mode, "value", "null")) != "null":
-        watch.give_up("rows and slots that other servers fill are not followed yet")
+    if _mode(scheduler) not in ("null", "decode"):
+        watch.give_up("rows and slots that other servers read are not followed yet")
         return
     device = str(scheduler.device).partition(":")[0]
     _found.extend(install(stream_probes(device), watch))
@@ -69,16 +78,27 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.records = bool(scheduler.spec_algorithm.is_none())
     watch.slots = _can_read_slots(watch, device)
     san = watch.san
-    san.pool(ROWS, kind="row", size=int(watch.rows.size) + 1, reserved=[0])
+    san.pool(ROWS, kind="row", size=int(watch.rows.req_to_token.shape[0]), reserved=[0])
     if watch.slots:
         size = (int(watch.kv.size) // watch.page + 1) * watch.page
         san.pool(KV, kind="kv", size=size, page=watch.page, reserved=np.arange(watch.page))
         watch.node_of = np.zeros(size, np.int64)
+        if watch.window is not None:
+            window.declare(watch, watch.window)
+        if watch.states is not None:
+            states.declare(watch, watch.states)
+        if watch.host is not None:
+            host.declare(watch, watch.host)
     else:
         san.pool(KV, kind="kv", size=1, reserved=[0])
     watch.found = _found
     watch.blind = False
     watch.check()
+
+
+def _mode(scheduler: Any) -> str:
+    """What part of a disaggregated service this server is: null (the whole), prefill or decode."""
+    return str(getattr(scheduler.disaggregation_mode, "value", "null"))
 
 
 def _in_place(watch: Watch) -> bool:
@@ -107,24 +127,56 @@ def _can_read_slots(watch: Watch, device: str) -> bool:
 def _obstacle(watch: Watch, device: str) -> str | None:
     """Why slots cannot be followed. What was not seen to be silent on a sound server is not judged by guesswork."""
     scheduler, allocator, tree = watch.scheduler, watch.kv, type(watch.tree).__name__
+    outer = scheduler.token_to_kv_pool_allocator
     if device != "cpu":
         return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
     if type(allocator).__name__ not in PLAIN:
-        return f"the slots of a {type(allocator).__name__} are not followed yet"
+        return f"the slots of a {type(outer).__name__} are not followed yet"
     if tree != "UnifiedRadixCache":
         return f"what a {tree} holds is not followed yet"
-    if type(watch.rows).__name__ != "ReqToTokenPool":
-        return "recurrent states are not followed yet"
+    parts = {str(part.name).lower() for part in getattr(watch.tree, "tree_components", ())}
+    if not parts <= PARTS:
+        return f"what the cache keeps beside token slots ({', '.join(sorted(parts - PARTS))}) is not followed yet"
     if allocator.page_size != watch.tree.page_size:
         return "the allocator's pages are larger than the cache's"
     if not scheduler.spec_algorithm.is_none():
-        return "the writes of speculative decoding are not followed yet"
-    if getattr(scheduler, "enable_hierarchical_cache", False) or getattr(watch.tree, "linker", None) is not None:
-        return "the host tier is not followed yet"
+        if lacks := _lacking(SPECULATIVE):
+            return f"this release has no {lacks}, without which speculative decoding is not followed"
+        if not scheduler.spec_algorithm.is_ngram():
+            return "no server whose drafts come from a model has been seen to stay silent"
+    if getattr(watch.tree, "linker", None) is not None:
+        return "a store that is linked to the cache is not followed yet"
+    if getattr(scheduler, "enable_hierarchical_cache", False) and watch.host is None:
+        return "the host tier was not ready with the scheduler"
     if getattr(scheduler, "dllm_config", None) is not None:
         return "block diffusion is not followed yet"
     if getattr(scheduler.model_config, "is_encoder_decoder", False):
         return "encoder slots are not followed yet"
     if int(allocator.available_size()) != int(allocator.size) // watch.page * watch.page:
         return "slots were handed out before the scheduler was ready"
+    if watch.window is not None:
+        if lacks := _lacking(WINDOWED):
+            return f"this release has no {lacks}, without which a sliding window is not followed"
+        if why := window.obstacle(watch.window):
+            return why
+    if _mode(scheduler) == "decode":
+        if lacks := _lacking(DISAGGREGATED):
+            return f"this release has no {lacks}, without which transfers are not followed"
+        if why := disaggregation.obstacle(watch):
+            return why
+    if watch.states is not None:
+        if lacks := _lacking(STATEFUL):
+            return f"this release has no {lacks}, without which recurrent states are not followed"
+        if why := states.obstacle(watch.states):
+            return why
+    if watch.host is not None:
+        if lacks := _lacking(HOSTED):
+            return f"this release has no {lacks}, without which the host tier is not followed"
+        if why := host.obstacle(watch, watch.host):
+            return why
     return None
+
+
+def _lacking(probes: tuple[Probe, ...]) -> str:
+    """Which of these places this release does not have; empty if it has all."""
+    return ", ".join(each.probe.where for each in _found if each.probe in probes and not each.found)

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
+from . import host
 from .rows import tell_record
-from .watch import KV, ROWS, Doing, Watch
+from .watch import KV, ROWS, STATES, WINDOW, Doing, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -48,12 +49,13 @@ def _launch(watch: Watch, batch: Any) -> None:
     name, agent = batch_name(batch), watch.stream()
     lengths, rows = batch.seq_lens_cpu.tolist(), batch.req_pool_indices_cpu.tolist()
     for req, row, length in zip(batch.reqs, rows, lengths, strict=False):
-        watch.san.capture(ROWS, batch=name, row=int(row), upto=int(length), owner=str(req.rid), agent=agent)
+        if watch.owner_of(req) not in watch.beaming:
+            watch.san.capture(ROWS, batch=name, row=int(row), upto=int(length), owner=str(req.rid), agent=agent)
     watch.san.launch(batch=name, agent=agent)
     if batch.forward_mode.is_extend():  # after the captures, which say more about a row that lacks something
         for req in batch.reqs:
             tell_record(watch, req.kv, watch.owner_of(req))
-    if watch.san.data and batch.out_cache_loc is not None:
+    if watch.san.data and watch.records and batch.out_cache_loc is not None:  # drafts get theirs later
         watch.san.write(KV, watch.ids(batch.out_cache_loc), batch=name, agent=agent)
 
 
@@ -118,6 +120,7 @@ def synchronize_event(watch: Watch, event: Any) -> Reading:
     yield
     if threading.get_ident() == watch.thread:
         watch.san.sync(on=f"event:{_event(event)}")
+        host.ended(watch, event)
 
 
 def _event(event: Any) -> str:
@@ -136,11 +139,16 @@ def on_idle(watch: Watch, scheduler: Any) -> Reading:
 def fully_idle(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Reading:
     """The scheduler's own test, asked by its own housekeeping."""
     result = yield
-    if result and watch.doing and watch.doing[-1].what == "idle" and watch.san.events != watch.events_at_idle:
+    asked = result and watch.doing and watch.doing[-1].what == "idle" and watch.san.events != watch.events_at_idle
+    if asked and not (watch.host is not None and watch.host.busy):
         watch.san.idle()
-        watch.san.count(ROWS, available=len(watch.rows.free_slots), total=int(watch.rows.size))
+        watch.san.count(ROWS, available=len(watch.rows.free_slots), total=int(watch.rows.req_to_token.shape[0]) - 1)
         watch.check()
         watch.events_at_idle = watch.san.events
+
+
+COUNTED = {"full": KV, "swa": WINDOW, "mamba": STATES}
+"""The pools that the engine's own check adds up, by its names."""
 
 
 def totals(
@@ -157,10 +165,14 @@ def totals(
     yield
     claimed = (available, evictable, protected, session_held, total)
     quiet = watch.san.events == watch.events_at_idle
-    if pool_name == "full" and watch.slots and not (quiet and claimed == watch.claimed):
-        watch.claimed = claimed
+    pool = COUNTED.get(pool_name)
+    here = {KV: True, WINDOW: watch.window is not None, STATES: watch.states is not None}
+    if pool is None or not watch.slots or not here[pool]:
+        return
+    if not (quiet and claimed == watch.claimed.get(pool)):
+        watch.claimed[pool] = claimed
         watch.san.count(
-            KV,
+            pool,
             available=int(available),
             evictable=int(evictable),
             protected=int(protected),

@@ -21,10 +21,11 @@ Reading = Generator[None, Any, None]
 def alloc(watch: Watch, allocator: Any, *args: Any, **kwargs: Any) -> Reading:
     """`alloc`, `alloc_extend`, `alloc_decode`: the result is slot ids, or None when the pool is exhausted."""
     result = yield
-    if allocator is watch.kv and watch.slots and result is not None:
+    pool = watch.pool_of(allocator)
+    if pool is not None and result is not None:
         slots = watch.ids(result)
         if slots.size:
-            watch.san.alloc(KV, slots)
+            watch.san.alloc(pool, slots)
 
 
 def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
@@ -51,7 +52,7 @@ def free_page_ids(watch: Watch, allocator: Any, page_ids: Any) -> Reading:
     if not _counts(watch, allocator):
         yield
         return
-    yield from _give_back(watch, allocator, _whole(watch.ids(page_ids), watch.page))
+    yield from _give_back(watch, allocator, whole(watch.ids(page_ids), watch.page))
 
 
 def _counts(watch: Watch, allocator: Any) -> bool:
@@ -65,7 +66,7 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
         return
     slots = slots.copy()  # the caller may overwrite what these ids are a view of
     owner, evicting = watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict"
-    lists = _free_lists(allocator)
+    lists = free_lists(allocator)
     before = allocator.available_size()
     watch.freeing += 1
     try:
@@ -77,7 +78,7 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
     if watch.group is None:
         pages = np.unique(slots // watch.page) if watch.page > 1 else slots
         if allocator.available_size() - before != pages.size * watch.page:
-            again, lost = _difference(watch, allocator, lists, pages)
+            again, lost = difference(allocator, lists, pages, watch.page)
     told = slots[~np.isin(slots // watch.page, lost // watch.page)] if lost.size and not evicting else slots
     nodes = watch.nodes_at(lost) if lost.size and evicting else NONE
     names = {number: watch.nodes[number] or "?" for number in np.unique(nodes).tolist()}
@@ -86,11 +87,11 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
     elif told.size:
         _end_shares_in(watch, told, owner)
         watch.san.free(KV, told, owner=owner, group=watch.group)
-        if watch.group is not None:
-            watch.group_slots.append(told)
-            watch.group_owner.append(owner)
+    if watch.group is not None:
+        watch.group_slots.append(told)
+        watch.group_owner.append(None if evicting else owner)
     for number, name in names.items():
-        _lose(watch, lost[nodes == number], f"evicted from node {name}")
+        lose(watch, lost[nodes == number], f"evicted from node {name}")
     if again.size:
         watch.san.free(KV, again, owner="eviction" if evicting else owner)
 
@@ -111,10 +112,16 @@ def _end_shares_in(watch: Watch, slots: Slots, owner: str | None) -> None:
 
 
 def evict(watch: Watch, slots: Slots) -> None:
-    """The cache gives slots back; a node that holds nothing more and is not locked goes."""
+    """The cache gives slots back."""
     numbers = watch.nodes_at(slots)
     watch.san.evict(KV, slots)
     watch.hold(slots, 0)
+    leave(watch, numbers)
+
+
+def leave(watch: Watch, numbers: Slots) -> None:
+    """Nodes of these numbers (0: none) have one slot less for each time they stand here; who holds nothing more and is
+    not locked goes."""
     for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
         name = watch.nodes[number]
         if not name:
@@ -139,7 +146,7 @@ def free_group_end(watch: Watch, allocator: Any) -> Reading:
     if not _counts(watch, allocator) or watch.group is None:
         yield
         return
-    lists = _free_lists(allocator)
+    lists = free_lists(allocator)
     before = allocator.available_size()
     watch.freeing += 1
     try:
@@ -151,9 +158,9 @@ def free_group_end(watch: Watch, allocator: Any) -> Reading:
     pending = np.concatenate(watch.group_slots) if watch.group_slots else NONE
     pages = np.unique(pending // watch.page) if watch.page > 1 else pending
     if allocator.available_size() - before != pages.size * watch.page:
-        again, lost = _difference(watch, allocator, lists, pages)
+        again, lost = difference(allocator, lists, pages, watch.page)
         for slots, owner in zip(watch.group_slots, watch.group_owner, strict=True):
-            _lose(watch, slots[np.isin(slots // watch.page, lost // watch.page)], owner)
+            lose(watch, slots[np.isin(slots // watch.page, lost // watch.page)], owner)
             mine = again[np.isin(again // watch.page, slots // watch.page)]
             if mine.size:
                 watch.san.free(KV, mine, owner=owner)
@@ -176,33 +183,36 @@ def clear(watch: Watch, allocator: Any) -> Reading:
 # -- where the free list and what was asked for disagree
 
 
-def _free_lists(allocator: Any) -> tuple[Any, ...]:
+def free_lists(allocator: Any) -> tuple[Any, ...]:
     """The allocator's free list now; allocators make a new tensor for every change, so that these stay as they are."""
+    slots = getattr(allocator, "free_slots", None)  # of states
+    if slots is not None:
+        return (slots,)
     staged = getattr(allocator, "staged_pages", None)
     if staged is None:
         return (allocator.free_pages, allocator.release_pages)
     return (allocator.free_pages, *staged)
 
 
-def _difference(watch: Watch, allocator: Any, before: tuple[Any, ...], pages: Slots) -> tuple[Slots, Slots]:
+def difference(allocator: Any, before: tuple[Any, ...], pages: Slots, page: int) -> tuple[Slots, Slots]:
     """Slots that came back though nobody asked (again), and slots that were to come back and did not (lost)."""
-    was = Counter(page for tensor in before for page in tensor.tolist())
-    now = Counter(page for tensor in _free_lists(allocator) for page in tensor.tolist())
+    was = Counter(number for tensor in before for number in tensor.tolist())
+    now = Counter(number for tensor in free_lists(allocator) for number in tensor.tolist())
     came, asked = now - was, Counter(pages.tolist())
     again = np.array(sorted((came - asked).elements()), np.int64)
     lost = np.array(sorted((asked - came).elements()), np.int64)
-    return _whole(again, watch.page), _whole(lost, watch.page)
+    return whole(again, page), whole(lost, page)
 
 
-def _whole(pages: Slots, page: int) -> Slots:
+def whole(pages: Slots, page: int) -> Slots:
     return pages if page == 1 else (pages[:, None] * page + np.arange(page)).reshape(-1)
 
 
-def _lose(watch: Watch, slots: Slots, owner: str | None) -> None:
+def lose(watch: Watch, slots: Slots, owner: str | None, pool: str = KV) -> None:
     """The engine let go of slots that its allocator did not get: nobody will ever give them back."""
     if slots.size:
         name = owner or "nobody"
         if name in watch.live:  # it goes on, and its end is not now
             name = f"{name}, given back"
-        watch.san.alloc(KV, slots, owner=name)
+        watch.san.alloc(pool, slots, owner=name)
         watch.san.req_end(owner=name)

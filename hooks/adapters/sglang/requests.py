@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+from . import states
 from .rows import row_slots, tell_record
 from .tree import node_name
-from .watch import KV, ROWS, Doing, Watch
+from .watch import KV, ROWS, STATES, Doing, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -27,9 +28,9 @@ def release(watch: Watch, req: Any, tree_cache: Any, **kwargs: Any) -> Reading:
         yield
         return
     rid, owner, kv = str(req.rid), watch.owner_of(req), req.kv
-    over = bool(req.finished())
+    over = bool(req.finished()) or rid in watch.aborted
     if over:
-        (watch.san.req_abort if _aborted(req) else watch.san.req_finish)(owner=rid)
+        (watch.san.req_abort if _aborted(req) or rid in watch.aborted else watch.san.req_finish)(owner=rid)
     with watch.within(Doing("release", owner=owner)):
         yield
     kept = owner != rid and session_slot(watch, owner) is not None
@@ -50,6 +51,8 @@ def _aborted(req: Any) -> bool:
 def end(watch: Watch, owner: str) -> None:
     """From here on the owner holds nothing."""
     watch.live.discard(owner)
+    watch.aborted.discard(owner)
+    watch.beaming.discard(owner)
     watch.shared.pop(owner, None)
     watch.san.req_end(owner=owner)
 
@@ -74,7 +77,9 @@ def aborted_outside(watch: Watch, scheduler: Any, abort_req: Any, req: Any) -> R
     rid = str(req.rid)
     if rid in watch.live:
         watch.san.req_abort(owner=rid)
-        if not req.kv.holds_kv:
+        if getattr(req.kv, "holds_mamba", False):  # taken when it was matched; `release` follows
+            watch.aborted.add(rid)
+        elif not req.kv.holds_kv:
             end(watch, rid)
 
 
@@ -111,6 +116,9 @@ def session_take(watch: Watch, sessions: Any, req: Any) -> Reading:
     slots = row_slots(watch, kv, 0, int(kv.kv_allocated_len))
     if slots.size:
         watch.san.give(KV, slots, owner=rid, to=owner)
+    held = states.held(watch, kv)
+    if held.size:
+        watch.san.give(STATES, held, owner=rid, to=owner)
     if rid in watch.shared:
         watch.shared[owner] = watch.shared.pop(rid)
     if lock is not None:

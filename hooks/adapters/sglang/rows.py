@@ -36,13 +36,6 @@ def alloc(watch: Watch, pool: Any, reqs: Any) -> Reading:
         watch.san.alloc(ROWS, row, owner=owner)
 
 
-def alloc_rows(watch: Watch, pool: Any, need_size: int) -> Reading:
-    """`alloc_rows(n)` called for itself: rows without a request, which beam search rewrites where no probe is."""
-    result = yield
-    if pool is watch.rows and not watch.rowing and result:
-        watch.give_up("beam search has begun, whose rows are written where kvsan does not look")
-
-
 def free(watch: Watch, pool: Any, req: Any) -> Reading:
     """`free(req)`: a request or a session's slot gives its row back."""
     if pool is not watch.rows or watch.rowing or not req.kv.holds_kv:
@@ -102,7 +95,7 @@ def write_cache_indices(
         return  # told by `write`
     agent = watch.stream()
     for row, length in zip(rows, seq_lens_cpu.tolist(), strict=True):
-        _tell(watch, row, 0, np.zeros(length, np.int64), agent)
+        tell_write(watch, row, 0, np.zeros(length, np.int64), agent)
 
 
 def write(watch: Watch, pool: Any, indices: Any, values: Any) -> Reading:
@@ -116,44 +109,45 @@ def write(watch: Watch, pool: Any, indices: Any, values: Any) -> Reading:
         _run(watch, pool, int(row), where.start or 0, where.stop, values, agent)
     elif watch.slots:
         new = watch.ids(values)
-        there = _table(pool, indices)
+        there = table(pool, indices)
         cells = zip(watch.ids(row).tolist(), watch.ids(where).tolist(), new.tolist(), there.tolist(), strict=True)
         for number, position, slot, found in cells:
             watch.san.own(KV, slot, owner=watch.owner_of_row.get(number))
             if slot == found:
-                _tell(watch, number, position, slot, agent)
+                tell_write(watch, number, position, slot, agent)
     else:
         doing = watch.current("decode")
         if doing is not None and doing.batch.seq_lens_cpu is not None:
             rows, lengths = doing.batch.req_pool_indices_cpu.tolist(), doing.batch.seq_lens_cpu.tolist()
             for number, position in zip(rows, lengths, strict=True):
-                _tell(watch, number, position, 0, agent)
+                tell_write(watch, number, position, 0, agent)
 
 
 def _run(watch: Watch, pool: Any, row: int, begin: int, end: int, values: Any, agent: str) -> None:
     if end <= begin:
         return
     if not watch.slots:
-        _tell(watch, row, begin, np.zeros(end - begin, np.int64), agent)
+        tell_write(watch, row, begin, np.zeros(end - begin, np.int64), agent)
         return
     slots = watch.ids(values)
     doing = watch.current("extend")
     if doing is not None and begin == doing.prefix.get(row):
         watch.san.own(KV, slots, owner=watch.owner_of_row.get(row))
-    if np.array_equal(slots, _table(pool, (row, slice(begin, end)))):
-        _tell(watch, row, begin, slots, agent)
+    if np.array_equal(slots, table(pool, (row, slice(begin, end)))):
+        tell_write(watch, row, begin, slots, agent)
 
 
-def _table(pool: Any, indices: Any) -> Slots:
+def table(pool: Any, indices: Any) -> Slots:
     """What the engine's table has there now: a write that something swallowed is none. Only read on the CPU."""
     array: Slots = pool.req_to_token[indices].reshape(-1).numpy()
     return array
 
 
-def _tell(watch: Watch, row: int, position: int, slots: Any, agent: str) -> None:
-    watch.san.row_write(
-        ROWS, row=row, pos=position, into=KV, slots=slots, owner=watch.owner_of_row.get(row), agent=agent
-    )
+def tell_write(watch: Watch, row: int, position: int, slots: Any, agent: str) -> None:
+    """Slots are now in the row's cells from `position` on."""
+    owner = watch.owner_of_row.get(row)
+    if owner not in watch.beaming:
+        watch.san.row_write(ROWS, row=row, pos=position, into=KV, slots=slots, owner=owner, agent=agent)
 
 
 def row_slots(watch: Watch, kv: Any, begin: int, end: int) -> Slots:
@@ -171,7 +165,7 @@ def alloc_for_decode(watch: Watch, batch: Any, token_per_req: int) -> Reading:
 
 def tell_record(watch: Watch, kv: Any, owner: str) -> None:
     """What the engine's own record says that the owner holds."""
-    if not watch.records:
+    if not watch.records or owner in watch.beaming:
         return
     row, allocated = kv.req_pool_idx, int(kv.kv_allocated_len)
     if row is None:  # a record that was given back keeps its other lengths until it is used again

@@ -6,7 +6,7 @@ Places are those of 0.5.23. A place that an installed release does not have is t
 from __future__ import annotations
 
 from ..probes import Probe
-from . import batches, kv, requests, rows, tree
+from . import batches, beams, disaggregation, host, kv, requests, rows, speculation, states, tree, window
 
 _ALLOCATOR = "sglang.srt.mem_cache.allocator"
 _TOKEN = f"{_ALLOCATOR}.token:TokenToKVPoolAllocator"
@@ -26,7 +26,120 @@ _SLOTS = "who holds token slots"
 _BACK = "who gives token slots back"
 _TREES = "what the prefix cache holds"
 
-PROBES: tuple[Probe, ...] = (
+_SWA = f"{_ALLOCATOR}.swa:SWATokenToKVPoolAllocator"
+_TORCH_NATIVE = "sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend"
+
+_HALVES = "who holds window slots"
+_READS = "which window slots attention reads (level full)"
+
+WINDOWED: tuple[Probe, ...] = (
+    Probe(f"{_SWA}.set_full_to_swa_mapping", "map_set, insert", window.set_mapping, _HALVES, needed=False),
+    Probe(f"{_SWA}.clear_full_to_swa_mapping", "map_clear", window.clear_mapping, _HALVES, needed=False),
+    Probe(f"{_SWA}.alloc_decode", "map_set", window.alloc_decode, _HALVES, needed=False),
+    Probe(f"{_SWA}._free_swa_pages", "free", window.free_segment, _HALVES, needed=False),
+    Probe(f"{_SWA}.free_swa", "free", window.free, _HALVES, needed=False),
+    Probe(f"{_SWA}.free_group_end", "flush", window.free_group_end, _HALVES, needed=False),
+    Probe(f"{_SWA}.clear", "reset", window.clear, "flushes of the cache", needed=False),
+    Probe(f"{_BASE_TREE}.evict_sliding_windows", "free", window.slide, "whose window moves on", needed=False),
+    Probe(
+        f"{_TREE}._apply_cache_action", "evict", window.apply_action, "what tombstones are replaced by", needed=False
+    ),
+    Probe(
+        "sglang.srt.mem_cache.swa_memory_pool:SWAKVPool.set_kv_buffer",
+        "write",
+        window.set_kv_buffer,
+        "which window slots are written (level full)",
+        needed=False,
+    ),
+    Probe(f"{_TORCH_NATIVE}._run_sdpa_forward_extend", "read", window.attend, _READS, needed=False),
+    Probe(f"{_TORCH_NATIVE}._run_sdpa_forward_decode", "read", window.attend, _READS, needed=False),
+)
+"""The sliding window; where one of these has no place, the slots of such a model are not followed."""
+
+_MEMORY = "sglang.srt.mem_cache.memory_pool"
+_STATE_SLOTS = f"{_ALLOCATOR}.mamba:MambaSlotAllocator"
+_STATE_PART = "sglang.srt.mem_cache.unified_cache.components.mamba:MambaComponent"
+
+_STATES = "who holds recurrent states"
+_COPIES = "which states are copied and cleared (level full)"
+
+STATEFUL: tuple[Probe, ...] = (
+    Probe(f"{_STATE_SLOTS}._do_alloc", "alloc", states.alloc, _STATES, needed=False),
+    Probe(f"{_STATE_SLOTS}.free", "free", states.free, _STATES, needed=False),
+    Probe(f"{_STATE_SLOTS}.clear", "reset", states.clear, "flushes of the cache", needed=False),
+    Probe(f"{_MEMORY}:HybridReqToTokenPool.alloc", "own", states.bind, _STATES, needed=False),
+    Probe(f"{_MEMORY}:HybridReqToTokenPool.set_mamba_ping_pong_slot", "own", states.set_slot, _STATES, needed=False),
+    Probe(f"{_STATE_PART}.finalize_match_result_in_cache", "own", states.match, _STATES, needed=False),
+    Probe(f"{_STATE_PART}.prepare_for_caching_req", "own", states.prepare, _STATES, needed=False),
+    Probe(
+        f"{_STATE_PART}.cleanup_after_caching_req", "insert", states.cleanup, "which states are cached", needed=False
+    ),
+    Probe(f"{_MEMORY}:MambaPool.copy_from", "read, write", states.copy, _COPIES, needed=False),
+    Probe(f"{_MEMORY}:MambaPool.clear_slots", "write", states.clear_slots, _COPIES, needed=False),
+)
+"""Recurrent states; where one of these has no place, the slots of such a model are not followed."""
+
+_BEAM = "sglang.srt.beam_search"
+_COORDINATOR = f"{_BEAM}.coordinator:BeamCoordinator"
+
+BEAMS: tuple[Probe, ...] = (
+    Probe(f"{_COORDINATOR}._spawn_member_rows", "alloc", beams.spawn, "the rows of beams", needed=False),
+    Probe(f"{_COORDINATOR}._reclaim_orphans", "free", beams.reclaim, "whose slots beams give back", needed=False),
+    Probe(f"{_BEAM}.fork:free_member_rows", "free", beams.free_members, "whose slots beams give back", needed=False),
+)
+"""Beam search; without the first of these kvsan stops watching when a beam begins."""
+
+_HOST_POOL = "sglang.srt.mem_cache.pool_host.base:HostKVCache"
+_COPY = "sglang.srt.mem_cache.l2_transfer:L2TransferEngine"
+
+_HOSTS = "what is on the host"
+_ON_ITS_WAY = "copies between device and host"
+
+HOSTED: tuple[Probe, ...] = (
+    Probe(f"{_HOST_POOL}.alloc", "alloc", host.alloc, _HOSTS, needed=False),
+    Probe(f"{_HOST_POOL}.free", "free", host.free, _HOSTS, needed=False),
+    Probe(f"{_HOST_POOL}.clear", "reset", host.clear, _HOSTS, needed=False),
+    Probe(f"{_TREE}._execute_and_commit_kv_backup", "lock", host.backup, "whose locks backups are", needed=False),
+    Probe(f"{_TREE}.load_back", "lock", host.load_back, "whose locks loads are", needed=False),
+    Probe(
+        "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController.load",
+        "insert",
+        host.load,
+        "whose slots loads fill",
+        needed=False,
+    ),
+    Probe(f"{_COPY}.submit_device_to_host", "xfer_begin", host.write_out, _ON_ITS_WAY, needed=False),
+    Probe(f"{_COPY}.submit_host_to_device", "xfer_begin", host.bring_back, _ON_ITS_WAY, needed=False),
+)
+"""The host tier; where one of these has no place, the slots of such a server are not followed. A copy's end is told
+where its event is waited for (`synchronize`)."""
+
+_DECODE = "sglang.srt.disaggregation.decode"
+_DECODE_ROWS = f"{_DECODE}:DecodeReqToTokenPool"
+_PREALLOC, _ARRIVAL = f"{_DECODE}:DecodePreallocQueue", f"{_DECODE}:DecodeTransferQueue"
+_ARRIVALS = "slots that other servers write"
+
+DISAGGREGATED: tuple[Probe, ...] = (
+    Probe(f"{_DECODE_ROWS}.alloc", "alloc, reuse", rows.alloc, "who holds rows", needed=False),
+    Probe(f"{_DECODE_ROWS}.free", "free", rows.free, "who gives rows back", needed=False),
+    Probe(f"{_DECODE_ROWS}.clear", "reset", rows.clear, "flushes of the cache", needed=False),
+    Probe(f"{_DECODE_ROWS}.write", "own, row_write", rows.write, "what rows map", needed=False),
+    Probe(f"{_PREALLOC}._pre_alloc", "own", disaggregation.pre_alloc, _SLOTS, needed=False),
+    Probe(f"{_PREALLOC}._send_kv_metadata", "xfer_begin", disaggregation.announce, _ARRIVALS, needed=False),
+    Probe(f"{_ARRIVAL}._commit_transfer_to_req", "xfer_end", disaggregation.over, _ARRIVALS, needed=False),
+    Probe(f"{_ARRIVAL}._release_request", "xfer_end", disaggregation.over, _ARRIVALS, needed=False),
+)
+"""A decode server that other servers fill; where one of these has no place, its slots are not followed."""
+
+_AHEAD = "what rows map in speculative decoding"
+
+SPECULATIVE: tuple[Probe, ...] = (
+    Probe(f"{_ALLOCATION}:assign_req_to_token_pool_func", "own, row_write", speculation.assign, _AHEAD, needed=False),
+    Probe(f"{_ALLOCATION}:alloc_for_spec_decode", "row_write", speculation.reserve, _AHEAD, needed=False),
+)
+"""Speculative decoding; where one of these has no place, the slots of such a server are not followed."""
+
+_PLAIN: tuple[Probe, ...] = (
     # token slots, page 1 and above
     Probe(f"{_TOKEN}.alloc", "alloc", kv.alloc, _SLOTS),
     Probe(f"{_TOKEN}.free", "free", kv.free, _BACK),
@@ -46,7 +159,8 @@ PROBES: tuple[Probe, ...] = (
     Probe(f"{_BASE}.free_group_end", "flush", kv.free_group_end, "frees that are pending"),
     # rows
     Probe(f"{_ROWS}.alloc", "alloc, reuse", rows.alloc, "who holds rows"),
-    Probe(f"{_ROWS}.alloc_rows", "none", rows.alloc_rows, "that beam search has begun"),
+    Probe(f"{_ROWS}.alloc_rows", "alloc", beams.alloc_rows, "the rows of beams"),
+    Probe(f"{_ROWS}.free_rows", "free", beams.free_rows, "the rows of beams"),
     Probe(f"{_ROWS}.free", "free", rows.free, "who gives rows back"),
     Probe(f"{_ROWS}.clear", "reset", rows.clear, "flushes of the cache"),
     Probe(f"{_ROWS}.write", "own, row_write", rows.write, "what rows map, and who owns it"),
@@ -124,6 +238,8 @@ PROBES: tuple[Probe, ...] = (
         needed=False,
     ),
 )
+
+PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS, *SPECULATIVE, *HOSTED, *DISAGGREGATED)
 
 
 def stream_probes(device: str) -> tuple[Probe, ...]:

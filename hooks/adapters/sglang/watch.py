@@ -19,7 +19,7 @@ from ..probes import Resolved, missing
 
 Slots = npt.NDArray[np.int64]
 
-ROWS, KV = "rows", "kv"
+ROWS, KV, WINDOW, STATES, HOST = "rows", "kv", "swa", "states", "host"
 
 NONE: Slots = np.empty(0, np.int64)
 
@@ -28,9 +28,9 @@ NONE: Slots = np.empty(0, np.int64)
 class Doing:
     """A call of the engine that says what the calls inside it are for.
 
-    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, idle; `owner` on whose behalf;
-    `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend); `values` and `domain` what is
-    inserted in which key domain (publish).
+    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, slide, beam, backup, load,
+    idle; `owner` on whose behalf; `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend);
+    `values` and `domain` what is inserted in which key domain (publish, load).
     """
 
     what: str
@@ -53,6 +53,12 @@ class Watch:
         self.rows: Any = None
         self.kv: Any = None
         self.tree: Any = None
+        self.window: Any = None
+        """The sliding window (`window.Window`), where there is one."""
+        self.host: Any = None
+        """The host tier (`host.Host`), where there is one."""
+        self.states: Any = None
+        """The recurrent states (`states.States`), where there are any."""
         self.page = 1
         self.doing: list[Doing] = []
         self.owner_of_row: dict[int, str] = {}
@@ -60,6 +66,12 @@ class Watch:
         """By the id of the engine's record (`ReqKvInfo`) of what a request or session holds."""
         self.live: set[str] = set()
         """Owners that have begun and not ended."""
+        self.arriving: set[str] = set()
+        """Transfers from other servers that are under way."""
+        self.beaming: set[str] = set()
+        """Requests with several rows, whose cells are not told."""
+        self.aborted: set[str] = set()
+        """Requests that were aborted in the queue and still hold a recurrent state."""
         self.shared: dict[str, list[Slots]] = {}
         """Slots of the tree that an owner uses, by owner, as they were attached."""
         self.node_of: npt.NDArray[np.int64] = NONE
@@ -81,7 +93,7 @@ class Watch:
         self.groups = 0
         self.events_at_step = -1
         self.events_at_idle = -1
-        self.claimed: tuple[int, ...] = ()
+        self.claimed: dict[str, tuple[int, ...]] = {}
         self.batch: str | None = None
         self.launched = True
         self.found: list[Resolved] = []
@@ -137,7 +149,7 @@ class Watch:
     def actor(self) -> str | None:
         """On whose behalf the engine acts; None if that is nobody known, or the cache itself."""
         for doing in reversed(self.doing):
-            if doing.what == "evict":
+            if doing.what in ("evict", "backup", "load"):
                 return None
             if doing.owner is not None:
                 return doing.owner
@@ -146,6 +158,14 @@ class Watch:
     def owner_of(self, req: Any) -> str:
         """Who holds what the request runs on: its session, where it runs on a session's record, else itself."""
         return self.owner_of_record.get(id(req.kv)) or str(req.rid)
+
+    def pool_of(self, allocator: Any) -> str | None:
+        """The pool whose slots this allocator hands out; None where they are not followed."""
+        if not self.slots:
+            return None
+        if allocator is self.kv:
+            return KV
+        return WINDOW if self.window is not None and allocator is self.window.inner else None
 
     # -- reading tensors
 

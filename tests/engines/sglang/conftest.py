@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,11 @@ import pytest
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("sglang") is None:
     collect_ignore_glob.append("test_*.py")
+else:  # tests without a server import SGLang themselves
+    from .server import write_stand_ins
+
+    os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+    sys.path.insert(0, str(write_stand_ins(Path(tempfile.mkdtemp(prefix="kvsan-stand-ins-")))))
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,11 @@ def known(finding: Finding) -> bool:
     return finding.kind == "stale_capture" and "checkpoint_into_tree" in frames(finding.present)
 
 
+def others(served: Served) -> list[str]:
+    """What a stopped server's report has beside SGLang's own fault, in words."""
+    return [f"{each.kind} {each.object} {frames(each.present)[:4]}" for each in served.findings if not known(each)]
+
+
 def many(port: int) -> None:
     """More requests than fit at once, some aborted, no two prompts equal: SGLang's own fault concerns few slots."""
     load.warm_up(port)

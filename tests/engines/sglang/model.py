@@ -1,15 +1,32 @@
-"""A tiny random Llama: its configuration and a byte tokenizer, for `--load-format dummy`. `model.py FOLDER`."""
+"""Tiny random models: a configuration and a byte tokenizer, for `--load-format dummy`. `model.py FOLDER [window]`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<pad>"]
 
 
-def write(folder: Path) -> Path:
-    """Writes the model; the weights are made up when it is loaded."""
+WINDOW = 32
+"""Tokens that a window layer of `WINDOWED` sees."""
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rope_theta": 10000.0, "mlp_bias": False}
+
+WINDOWED = {
+    "architectures": ["MellumForCausalLM"], "model_type": "mellum", "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"], "mlp_layer_types": ["dense", "dense"],
+    "rope_parameters": {
+        kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("sliding_attention", "full_attention")
+    },
+    "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32, "norm_topk_prob": True,
+}  # fmt: skip
+"""A model whose first layer has a sliding window: half of its keys and values live in a second pool."""
+
+
+def write(folder: Path, kind: dict[str, Any] = LLAMA) -> Path:
+    """Writes a model of this kind; the weights are made up when it is loaded."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -26,10 +43,10 @@ def write(folder: Path) -> Path:
     tokenizer.save_pretrained(folder)
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 512,
+        **kind, "torch_dtype": "bfloat16", "vocab_size": 512,
         "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
-        "hidden_act": "silu", "rope_theta": 10000.0, "attention_bias": False, "mlp_bias": False,
+        "hidden_act": "silu", "attention_bias": False,
         "tie_word_embeddings": False, "use_cache": True, "initializer_range": 0.02, **ends,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
@@ -40,4 +57,4 @@ def write(folder: Path) -> Path:
 if __name__ == "__main__":
     import sys
 
-    write(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), WINDOWED if sys.argv[2:] == ["window"] else LLAMA)

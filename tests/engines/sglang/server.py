@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from kvsan.findings import Finding
+from kvsan.serialize import finding_from_dict
 
 HERE = Path(__file__).parent
 BOOT_SECONDS = 240.0
@@ -39,6 +41,15 @@ class Served:
     def log(self) -> str:
         """What the server and kvsan have printed so far."""
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the report says was found."""
+        return [finding_from_dict(each) for each in self.report["findings"]]
+
+    def first(self, kind: str) -> Finding:
+        """The report's first finding of a kind."""
+        return next(finding for finding in self.findings if finding.kind == kind)
 
     def stop(self) -> None:
         """Ends the server as a person would, and what is left of its session if that takes too long; once."""
@@ -74,14 +85,18 @@ def write_stand_ins(folder: Path) -> Path:
     result = folder / "stand_ins"
     (result / "sgl_kernel").mkdir(parents=True, exist_ok=True)
     (result / "sgl_kernel" / "__init__.py").write_text(_KERNELS, encoding="utf-8")
-    shutil.copy(HERE / "faults.py", result / "kvsan_test_faults.py")
-    plugin = result / "kvsan_test_faults-0.dist-info"
-    plugin.mkdir(exist_ok=True)
-    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: kvsan-test-faults\nVersion: 0\n", encoding="utf-8")
-    (plugin / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\nfaults = kvsan_test_faults:register\n", encoding="utf-8"
-    )
+    write_plugin(folder, "faults", (HERE / "faults.py").read_text(encoding="utf-8"))
     return result
+
+
+def write_plugin(folder: Path, name: str, code: str) -> None:
+    """Puts a module with a `register()` where a server of this folder looks for SGLang's plugins."""
+    stand_ins, module = folder / "stand_ins", f"kvsan_test_{name}"
+    plugin = stand_ins / f"{module}-0.dist-info"
+    plugin.mkdir(parents=True, exist_ok=True)
+    (stand_ins / f"{module}.py").write_text(code, encoding="utf-8")
+    (plugin / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kvsan-test-{name}\nVersion: 0\n", encoding="utf-8")
+    (plugin / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{name} = {module}:register\n", encoding="utf-8")
 
 
 _KERNELS = textwrap.dedent(
@@ -128,10 +143,13 @@ def command(model: Path, port: int, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def serving(model: Path, folder: Path, *arguments: str, wrapped: bool = True, **variables: str) -> Iterator[Served]:
-    """A server for the duration, under `kvsan run` or (not `wrapped`) by itself."""
+def serving(
+    model: Path, folder: Path, *arguments: str, wrapped: bool = True, options: tuple[str, ...] = (), **variables: str
+) -> Iterator[Served]:
+    """A server for the duration, under `kvsan run` with these options or (not `wrapped`) by itself."""
     port = free_port()
-    kvsan = [sys.executable, "-m", "kvsan", "run", "--report", str(folder / "report.json"), "--"] if wrapped else []
+    wrapper = [sys.executable, "-m", "kvsan", "run", "--report", str(folder / "report.json"), *options, "--"]
+    kvsan = wrapper if wrapped else []
     with (folder / "log").open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             [*kvsan, *command(model, port, *arguments)],

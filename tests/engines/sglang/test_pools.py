@@ -6,51 +6,32 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from kvsan.hooks.adapters.probes import install
 from kvsan.hooks.adapters.sglang import tree
-from kvsan.hooks.adapters.sglang.table import PROBES
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing, Watch
-from kvsan.hooks.sanitizer import Sanitizer
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
+from .watching import begin, kinds
+
 SIZE = 64
-
-_watch = Watch(Sanitizer())
-
-
-@pytest.fixture(scope="session", autouse=True)
-def probes() -> None:
-    """The probes of the real table, once for this process; each test gives them another watch's state."""
-    pools = [each for each in PROBES if "allocator" in each.where or "memory_pool" in each.where]
-    found = install(pools, _watch)
-    assert all(each.found for each in found)
 
 
 @pytest.fixture(params=[1, 16])
 def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
     """A watch over a row pool and an allocator of 64 slots."""
     page = int(request.param)
-    _watch.__init__(Sanitizer())  # type: ignore[misc]
     common = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": None, "need_sort": False}
-    _watch.kv = (
+    allocator = (
         TokenToKVPoolAllocator(SIZE, **common)
         if page == 1
         else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
     )
-    _watch.rows = ReqToTokenPool(4, 128, "cpu", False)
-    _watch.page, _watch.slots = page, True
-    _watch.scheduler = SimpleNamespace(device_module=torch.cpu)
-    _watch.san.pool(ROWS, kind="row", size=5, reserved=[0])
-    _watch.san.pool(KV, kind="kv", size=SIZE + page, page=page, reserved=np.arange(page))
-    _watch.node_of = np.zeros(SIZE + page, np.int64)
-    _watch.blind = False
-    yield _watch
-    assert not _watch.blind
+    watch = begin(ReqToTokenPool(4, 128, "cpu", False), allocator)
+    yield watch
+    assert not watch.blind
 
 
 def request_(rid: str) -> Any:
@@ -70,10 +51,6 @@ def take(watch: Watch, count: int, owner: str) -> torch.Tensor:
     watch.san.own(KV, slots.numpy(), owner=owner)
     watch.live.add(owner)
     return slots.clone()
-
-
-def kinds(watch: Watch) -> list[str]:
-    return [finding.kind for finding in watch.san.findings]
 
 
 def free(watch: Watch, slots: torch.Tensor, owner: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,14 +56,7 @@ def serving(checker: Checker, tiny: Path, folder: Path, tokens: int, **more: str
     """A server under the checker, with a meter, and with faults that can be armed (file `fault` of the folder)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "fault").write_text("")
-    stand_ins = server.write_stand_ins(folder)
-    shutil.copy(meter.__file__, stand_ins / "kvsan_test_meter.py")
-    plugin = stand_ins / "kvsan_test_meter-0.dist-info"
-    plugin.mkdir(exist_ok=True)
-    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: kvsan-test-meter\nVersion: 0\n", encoding="utf-8")
-    (plugin / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\nmeter = kvsan_test_meter:register\n", encoding="utf-8"
-    )
+    server.write_plugin(folder, "meter", Path(meter.__file__).read_text(encoding="utf-8"))
     variables = {
         **BARRIER, **checker.variables, FAULT: str(folder / "fault"), meter.VARIABLE: str(folder / "meter"), **more,
     }  # fmt: skip

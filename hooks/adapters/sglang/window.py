@@ -1,0 +1,350 @@
+"""The sliding window: a second pool of slots that only some layers use, found through a map from token slots.
+
+SGLang keeps two allocators under one: the token slots' and the window's. What is handed out of the window belongs to
+whoever holds the token slot that maps it, so that its owner follows the token slot's (`Follower`). A token slot whose
+window slot was given back is a tombstone: its entry is 0, the padding slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from kvsan.events import CacheInsert, Give, Own
+
+from ...specification import hookimpl
+from . import kv
+from .batches import batch_name
+from .watch import KV, NONE, WINDOW, Doing, Slots, Watch
+
+Reading = Generator[None, Any, None]
+
+MAP = "full_to_swa"
+ALLOCATOR = "SWATokenToKVPoolAllocator"
+
+
+class Window:
+    """What the adapter knows of the window: the allocator that has both pools, and which tree node holds which slot."""
+
+    def __init__(self, allocator: Any) -> None:
+        self.allocator = allocator
+        self.inner = allocator.swa_attn_allocator
+        self.page = int(allocator.page_size)
+        self.size = (int(self.inner.size) // self.page + 1) * self.page
+        self.node_of: Slots = np.zeros(self.size, np.int64)
+        """For every window slot the number in `Watch.nodes` of the tree node that holds it; 0 is none."""
+        self.pending: list[tuple[Slots, str | None]] = []
+        """What was given back in the free group that is open, and by whom."""
+
+    def entries(self, keys: Slots) -> Slots:
+        """The map's entries for token slots, as the engine has them now; 0 for ids that no token slot has."""
+        table: Slots = self.allocator.full_to_swa_index_mapping[:-1].numpy()
+        inside = (keys >= 0) & (keys < table.size)
+        return np.where(inside, table[np.where(inside, keys, 0)], 0)
+
+    def mapped(self, keys: Slots) -> Slots:
+        """The window slots of token slots; those of tombstones are left out."""
+        entries = self.entries(keys)
+        return entries[(entries > 0) & (entries < self.size)]
+
+    def nodes_at(self, slots: Slots) -> Slots:
+        """The numbers of the nodes that hold these window slots; 0 for none, and for ids that no window slot has."""
+        inside = (slots >= 0) & (slots < self.size)
+        return np.where(inside, self.node_of[np.where(inside, slots, 0)], 0)
+
+
+def watched(allocator: Any) -> Window | None:
+    """The window of a scheduler's allocator, if it has one."""
+    return Window(allocator) if type(allocator).__name__ == ALLOCATOR else None
+
+
+def obstacle(window: Window) -> str | None:
+    """Why the window's slots cannot be followed."""
+    if window.allocator.swa_req_ring:
+        return "the window's slots are a ring that every row has for itself"
+    if int(window.inner.available_size()) != int(window.inner.size) // window.page * window.page:
+        return "window slots were handed out before the scheduler was ready"
+    return None
+
+
+def declare(watch: Watch, window: Window) -> None:
+    """The window becomes a pool of its own, whose owners follow the token slots'."""
+    watch.san.pool(
+        WINDOW, kind="kv", size=window.size, page=window.page, reserved=np.arange(window.page), init=watch.san.data
+    )
+    watch.san.add_plugin(Follower(watch, window), "SGLang's sliding window")
+
+
+class Follower:
+    """Whoever gets token slots gets the window slots that they map."""
+
+    def __init__(self, watch: Watch, window: Window) -> None:
+        self._watch, self._window = watch, window
+
+    @hookimpl
+    def kvsan_own(self, event: Own) -> None:
+        """Slots of a batch are named."""
+        slots = self._private(event.pool, event.slots)
+        if slots.size:
+            self._watch.san.own(WINDOW, slots, owner=event.owner)
+
+    @hookimpl
+    def kvsan_give(self, event: Give) -> None:
+        """A session takes over; what the tree holds stays the tree's."""
+        slots = self._private(event.pool, event.slots)
+        if slots.size:
+            self._watch.san.give(WINDOW, slots, owner=event.owner, to=event.to)
+
+    @hookimpl
+    def kvsan_cache_insert(self, event: CacheInsert) -> None:
+        """The tree takes both halves over."""
+        slots = self._private(event.pool, event.slots)
+        if slots.size:
+            insert(self._watch, self._window, slots, event.node, event.owner)
+
+    def _private(self, pool: str, slots: Slots) -> Slots:
+        if pool != KV or self._watch.blind:
+            return NONE
+        mapped: Slots = self._window.mapped(slots)
+        private: Slots = mapped[self._window.node_of[mapped] == 0]
+        return private
+
+
+def insert(watch: Watch, window: Window, slots: Slots, name: str, owner: str | None) -> None:
+    """The node takes these window slots over."""
+    window.node_of[slots] = watch.node_number(name)
+    watch.node_slots[name] = watch.node_slots.get(name, 0) + int(slots.size)
+    watch.san.insert(WINDOW, slots, node=name, owner=owner)
+
+
+# -- the map
+
+
+def set_mapping(watch: Watch, allocator: Any, full_indices: Any, swa_indices: Any) -> Reading:
+    """`set_full_to_swa_mapping`: after an alloc, and where the tree gives a tombstone a window slot again."""
+    yield
+    if _ours(watch, allocator):
+        _mapped(watch, watch.window, watch.ids(full_indices).copy(), watch.ids(swa_indices).copy())
+
+
+def alloc_decode(watch: Watch, allocator: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`alloc_decode` writes the map itself."""
+    result = yield
+    if _ours(watch, allocator) and result is not None:
+        keys = watch.ids(result).copy()
+        _mapped(watch, watch.window, keys, watch.window.entries(keys))
+
+
+def _mapped(watch: Watch, window: Window, keys: Slots, values: Slots) -> None:
+    if not keys.size:
+        return
+    watch.san.map_set(map=MAP, key=keys, val=values)
+    numbers = watch.nodes_at(keys)
+    if not numbers.any():
+        return
+    for number in np.unique(numbers[numbers != 0]).tolist():
+        slots = values[(numbers == number) & (values > 0)]
+        slots = slots[window.nodes_at(slots) == 0]
+        if slots.size:
+            insert(watch, window, slots, watch.nodes[number], watch.actor())
+
+
+def clear_mapping(watch: Watch, allocator: Any, full_indices: Any) -> Reading:
+    """`clear_full_to_swa_mapping`: the token slots are tombstones from here on."""
+    yield
+    if _ours(watch, allocator):
+        keys = watch.ids(full_indices)
+        if keys.size:
+            watch.san.map_clear(map=MAP, key=keys.copy())
+
+
+# -- giving back
+
+
+def free_segment(watch: Watch, allocator: Any, free_index: Any, start_pos: int) -> Reading:
+    """`_free_swa_pages`: the window slots of a piece of a row, page by page, found by each page's first token."""
+    if not _ours(watch, allocator):
+        yield
+        return
+    window = watch.window
+    first = window.entries(watch.ids(free_index)[:: window.page])
+    yield from _give_back(watch, window, kv.whole(first // window.page, window.page))
+
+
+def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
+    """`free_swa`: the window slots of whatever pages these token slots stand on; at page 1 it is a segment."""
+    if not _ours(watch, allocator) or watch.window.page == 1:
+        yield
+        return
+    window = watch.window
+    keys = kv.whole(np.unique(watch.ids(free_index) // window.page), window.page)
+    yield from _give_back(watch, window, np.unique(window.mapped(keys)))
+
+
+def _ours(watch: Watch, allocator: Any) -> bool:
+    return watch.slots and watch.window is not None and allocator is watch.window.allocator
+
+
+def _give_back(watch: Watch, window: Window, slots: Slots) -> Reading:
+    owner, evicting = watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict"
+    numbers = window.nodes_at(slots)
+    grouped = window.allocator.free_group is not None
+    lists, before = kv.free_lists(window.inner), window.inner.available_size()
+    yield
+    if not slots.size:
+        return
+    lost = NONE
+    if not grouped:
+        pages = np.unique(slots // window.page)
+        if window.inner.available_size() - before != pages.size * window.page:
+            again, lost = kv.difference(window.inner, lists, pages, window.page)
+            if again.size:
+                watch.san.free(WINDOW, again, owner="eviction" if evicting else owner)
+    stays = np.isin(slots // window.page, lost // window.page)
+    for number in np.unique(numbers).tolist():
+        its = numbers == number
+        giver = owner if not evicting else f"tree:{watch.nodes[number]}" if number else "eviction"
+        told = slots[its] if evicting else slots[its & ~stays]  # what a request lost, it still holds
+        if told.size:
+            watch.san.free(WINDOW, told, owner=giver, group=watch.group if grouped else None)
+        if grouped:
+            window.pending.append((slots[its], giver))
+        elif evicting:
+            kv.lose(watch, slots[its & stays], f"evicted from node {watch.nodes[number] or '?'}", WINDOW)
+    inside = slots[numbers != 0]
+    window.node_of[inside] = 0
+    kv.leave(watch, numbers)
+
+
+def free_group_end(watch: Watch, allocator: Any) -> Reading:
+    """What is pending becomes available; that both pools' pending slots do is told by the token slots' own group."""
+    if not _ours(watch, allocator):
+        yield
+        return
+    window = watch.window
+    lists, before = kv.free_lists(window.inner), window.inner.available_size()
+    yield
+    pending, window.pending = window.pending, []
+    slots = np.concatenate([slots for slots, _ in pending]) if pending else NONE
+    pages = np.unique(slots // window.page)
+    if window.inner.available_size() - before != pages.size * window.page:
+        again, lost = kv.difference(window.inner, lists, pages, window.page)
+        for mine, owner in pending:
+            kv.lose(watch, mine[np.isin(mine // window.page, lost // window.page)], owner, WINDOW)
+            twice = again[np.isin(again // window.page, mine // window.page)]
+            if twice.size:
+                watch.san.free(WINDOW, twice, owner=owner)
+                again = np.setdiff1d(again, twice)
+        if again.size:
+            watch.san.free(WINDOW, again)
+
+
+def clear(watch: Watch, allocator: Any) -> Reading:
+    """Everything is free again, and the map is empty."""
+    if not _ours(watch, allocator):
+        yield
+        return
+    keys = np.flatnonzero(allocator.full_to_swa_index_mapping[:-1].numpy())
+    yield
+    window = watch.window
+    window.node_of[:] = 0
+    window.pending = []
+    watch.san.reset(WINDOW)
+    if keys.size:
+        watch.san.map_clear(map=MAP, key=keys)
+
+
+# -- who acts
+
+
+def slide(watch: Watch, tree: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`evict_sliding_windows`: a request gives back the window slots that no further token of it sees."""
+    if tree is not watch.tree:
+        yield
+        return
+    with watch.within(Doing("slide", owner=watch.owner_of(req))):
+        yield
+
+
+def apply_action(watch: Watch, tree: Any, action: Any) -> Reading:
+    """`_apply_cache_action`: a node that was a tombstone goes on with the request's token slots, and the cache gives
+    its own old ones back. (Where the request's are given back, that is the request's doing.)"""
+    indices = action.indices if type(action).__name__ == "FreeDeviceKVFullOnly" else ()
+    if tree is watch.tree and watch.slots and any(watch.nodes_at(watch.ids(each)).any() for each in indices):
+        with watch.within(Doing("evict")):
+            yield
+    else:
+        yield
+
+
+# -- what attention reads and writes
+
+
+def set_kv_buffer(watch: Watch, pool: Any, layer: Any, loc_info: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`set_kv_buffer`: a layer's new keys and values; of a window layer, those in the window's pool."""
+    yield
+    if not _reads(watch, pool) or not pool.layers_mapping[layer.layer_id][1]:
+        return
+    doing, slots = watch.current("run"), getattr(loc_info, "swa_loc", None)
+    if slots is not None:
+        batch = batch_name(doing.batch) if doing is not None and doing.batch is not None else None
+        watch.san.write(WINDOW, watch.ids(slots).copy(), batch=batch, agent=watch.stream())
+
+
+def attend(
+    watch: Watch,
+    backend: Any,
+    query: Any,
+    output: Any,
+    k_cache: Any,
+    v_cache: Any,
+    req_to_token: Any,
+    req_pool_indices: Any,
+    seq_lens: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Reading:
+    """Attention of the backend in plain torch: the ids with which it really indexes the window's keys."""
+    if not _reads(watch, backend.token_to_kv_pool) or not _is_window_buffer(watch, k_cache):
+        yield
+        return
+    from .tap import Tap
+
+    with Tap(k_cache) as tap:
+        yield
+    window, doing = watch.window, watch.current("run")
+    batch = batch_name(doing.batch) if doing is not None and doing.batch is not None else None
+    rows, lengths = req_pool_indices.tolist(), seq_lens.tolist()
+    known = len(tap.ids) == len(rows)
+    for number, ids in enumerate(tap.ids):
+        read = watch.ids(ids)
+        owner = note = None
+        if known:
+            owner = watch.owner_of_row.get(rows[number])
+            tokens = watch.ids(watch.rows.req_to_token[rows[number], : lengths[number]])
+            note = _wrong_space(window, read, tokens)
+        watch.san.read(WINDOW, np.unique(read), batch=batch, owner=owner, agent=watch.stream(), note=note)
+
+
+def _wrong_space(window: Window, read: Slots, tokens: Slots) -> str | None:
+    """What to say of a read whose ids are the row's token slots where they should be those slots' window slots."""
+    if not np.array_equal(read, tokens):
+        return None
+    wrong = int(np.count_nonzero(window.entries(tokens) != read))
+    if not wrong:
+        return None
+    return (
+        f"the ids are token slots of the pool {KV!r}, which address other slots of {WINDOW!r}: for {wrong} of "
+        f"{read.size} the map {MAP!r} names another slot, or none any more; translate them first"
+    )
+
+
+def _reads(watch: Watch, pool: Any) -> bool:
+    return watch.slots and watch.san.data and watch.window is not None and pool is watch.window.allocator.get_kvcache()
+
+
+def _is_window_buffer(watch: Watch, buffer: Any) -> bool:
+    buffers = watch.window.allocator.get_kvcache().swa_kv_pool.k_buffer
+    return any(each.data_ptr() == buffer.data_ptr() for each in buffers)

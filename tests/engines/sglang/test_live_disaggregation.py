@@ -1,0 +1,53 @@
+"""A real SGLang decode server; SGLang's own stand-in for transfers says that everything has arrived."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import load
+from .living import BARRIER, others
+from .server import serving
+
+DECODE = (
+    "--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake",
+    "--disaggregation-decode-retraction-backup", "cpu_tensor", "--max-total-tokens", "4096",
+)  # fmt: skip
+NOWHERE = "2.2.2.2"
+"""The prefill server that SGLang takes for its stand-in."""
+
+
+def requests(port: int, count: int) -> list[Any]:
+    """Requests whose prefill somebody else is said to have done, one of them aborted; the answers."""
+    answers: list[Any] = [None] * count
+
+    def one(number: int) -> None:
+        body = {**load.body(number, 30), "bootstrap_host": NOWHERE, "bootstrap_port": 1, "bootstrap_room": number}
+        answers[number] = load.post(port, "/generate", body)
+
+    threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    load.post(port, "/abort_request", {"rid": "abort-5"})
+    for thread in threads:
+        thread.join(load.SECONDS)
+    return answers
+
+
+@pytest.mark.parametrize("arguments", [(), ("--page-size", "16", "--disable-overlap-schedule")])
+def test_a_decode_server(arguments: tuple[str, ...], model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path, *DECODE, *arguments, options=("--level", "full"), **BARRIER) as served:
+        assert all(requests(served.port, 24))
+        time.sleep(1)
+        assert "flushed" in str(load.post(served.port, "/flush_cache", {}))
+    assert others(served) == []
+    assert served.report["failures"] == []
+    totals = {pool["pool"]: pool for pool in served.report["totals"]}
+    assert set(totals) == {"rows", "kv"}
+    assert totals["rows"]["free"] == totals["rows"]["size"] - 1 > 8
+    assert totals["kv"]["events"] > 1000

@@ -1,0 +1,157 @@
+"""SGLang's allocation for speculative decoding under the adapter's probes: each fault once, and the same without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from kvsan.hooks.adapters.sglang.watch import KV, Doing, Watch
+from sglang.srt.mem_cache import allocation
+from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+
+from .test_pools import request_
+from .watching import begin, kinds
+
+SIZE = 128
+
+
+@pytest.fixture(params=[1, 16])
+def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """A watch over four rows and 128 token slots, without a prefix cache."""
+    page = int(request.param)
+    common = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": None, "need_sort": False}
+    allocator = (
+        TokenToKVPoolAllocator(SIZE, **common)
+        if page == 1
+        else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
+    )
+    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator)
+    watch.records = False
+    monkeypatch.setattr(allocation, "get_last_loc", allocation.get_last_loc_torch)  # else a setting of the server says
+    monkeypatch.setattr(allocation, "evict_from_tree_cache", lambda tree, count: None)
+    yield watch
+    assert not watch.blind
+
+
+class Row:
+    """A request that is prefilled and then decodes with drafts."""
+
+    def __init__(self, watch: Watch, rid: str, prompt: int) -> None:
+        self.watch, self.req = watch, request_(rid)
+        watch.san.req_start(owner=rid)
+        watch.rows.alloc([self.req])
+        self.committed = 0
+        if watch.page == 1:
+            slots = watch.kv.alloc(prompt)
+        else:
+            none, all_ = torch.tensor([0]), torch.tensor([prompt])
+            slots = watch.kv.alloc_extend(none, none, all_, all_, torch.tensor([-1]), prompt)
+        row = self.req.kv.req_pool_idx
+        with watch.within(Doing("extend", prefix={row: 0})):
+            watch.rows.write((row, slice(0, prompt)), slots.to(torch.int32))
+        self.req.kv.kv_allocated_len = self.committed = prompt
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """The token slots of the row."""
+        kv = self.req.kv
+        return self.watch.rows.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len].to(torch.int64)
+
+    def capture(self, batch: str) -> None:
+        """A step captures what is accepted so far, and is over."""
+        agent, row = self.watch.stream(), self.req.kv.req_pool_idx
+        self.watch.san.capture("rows", batch=batch, row=row, upto=self.committed, owner=self.req.rid, agent=agent)
+        self.watch.san.launch(batch=batch, agent=agent)
+        self.watch.san.done(batch=batch)
+
+    def finish(self, *, overallocated: bool = True) -> None:
+        """Gives back what is accepted, then what was taken and not needed, and the row."""
+        with self.watch.within(Doing("release", owner=self.req.rid)):
+            page, slots = self.watch.page, self.slots
+            self.watch.kv.free_segment(slots[: self.committed], start_pos=0)
+            begin = -(-self.committed // page) * page
+            if overallocated and begin < slots.numel():
+                self.watch.kv.free_segment(slots[begin:], start_pos=begin)
+            self.watch.rows.free(self.req)
+        self.watch.san.req_end(owner=self.req.rid)
+
+
+def reserve(watch: Watch, rows: list[Row], counts: list[int]) -> None:
+    """SGLang's own: slots for each row ahead of what will be accepted."""
+    begins = [row.req.kv.kv_allocated_len for row in rows]
+    ends = [begin + count for begin, count in zip(begins, counts, strict=True)]
+    tree: Any = SimpleNamespace(token_to_kv_pool_allocator=watch.kv, supports_prefix_sharing=lambda: False)
+    allocation.alloc_for_spec_decode(
+        tree, watch.rows, reqs=[row.req for row in rows],
+        req_pool_indices=torch.tensor([row.req.kv.req_pool_idx for row in rows]),
+        cur_kv_lens=torch.tensor(begins), cur_kv_lens_cpu=torch.tensor(begins),
+        nxt_kv_lens=torch.tensor(ends), nxt_kv_lens_cpu=torch.tensor(ends), num_needed_tokens=sum(counts),
+        batch=SimpleNamespace(hisparse_coordinator=None, device="cpu"),
+    )  # fmt: skip
+
+
+def test_more_is_taken_than_accepted(watch: Watch) -> None:
+    one, two = Row(watch, "a", 20), Row(watch, "b", 10)
+    reserve(watch, [one, two], [8, 16])
+    one.committed += 3
+    two.committed += 9
+    one.capture("decode 1")
+    two.capture("decode 1b")
+    reserve(watch, [one, two], [8, 0])
+    one.committed += 5
+    one.capture("decode 2")
+    one.finish()
+    two.finish()
+    watch.san.idle()
+    watch.san.count(KV, available=watch.kv.available_size(), total=SIZE)
+    assert kinds(watch) == []
+
+
+def test_what_was_not_needed_stays_behind(watch: Watch) -> None:
+    row = Row(watch, "a", 16)
+    reserve(watch, [row], [32])
+    row.committed += 2
+    begin = -(-row.committed // watch.page) * watch.page
+    lost = set(row.slots[begin:].tolist())
+    row.finish(overallocated=False)
+    assert kinds(watch) == ["leak"]
+    finding = watch.san.findings[0]
+    assert (finding.pool, finding.owner, set(finding.slots)) == (KV, "a", lost)
+
+
+def test_a_reservation_that_does_not_reach_the_row(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel writes nothing; the next step then reads cells that this row never had."""
+    row = Row(watch, "a", 16)
+    monkeypatch.setattr(allocation, "assign_req_to_token_pool_cpu", lambda *arguments: None)
+    reserve(watch, [row], [16])
+    row.committed += 4
+    row.capture("decode 1")
+    assert kinds(watch) == ["stale_row"]
+    assert (watch.san.findings[0].pool, watch.san.findings[0].owner) == ("rows", "a")
+
+
+def test_a_draft_models_own_table(watch: Watch) -> None:
+    row = Row(watch, "a", 16)
+    other = torch.zeros_like(watch.rows.req_to_token)
+    before = watch.san.events
+    index = torch.tensor([row.req.kv.req_pool_idx])
+    begin, end = torch.tensor([0]), torch.tensor([16])
+    allocation.assign_req_to_token_pool_func(index, other, begin, end, row.slots, 1)
+    assert watch.san.events == before
+    row.finish()
+    assert kinds(watch) == []
+
+
+def test_rows_alone(watch: Watch) -> None:
+    """Where slot ids are not read, the cells are told from the lengths on the host."""
+    row = Row(watch, "a", 16)
+    watch.slots = False
+    reserve(watch, [row], [16])
+    watch.slots = True
+    row.committed += 16
+    assert watch.san.tracker.state.tables["rows"].get(row.req.kv.req_pool_idx).length == 32

@@ -1,0 +1,357 @@
+"""SGLang's allocator of a sliding window, its map and its attention in plain torch under the adapter's probes: each
+fault once, and the same use without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from kvsan.hooks.adapters.sglang import window
+from kvsan.hooks.adapters.sglang.watch import KV, ROWS, WINDOW, Doing, Watch
+from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+
+from .test_pools import request_
+from .watching import begin, kinds
+
+SIZE, SIZE_SWA, PAGE = 128, 96, 16
+
+
+@pytest.fixture(params=[1, PAGE])
+def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
+    """A watch over rows, 128 token slots and 96 window slots, which attention reads too (level full)."""
+    page = int(request.param)
+    pool = SWAKVPool(
+        size=SIZE, size_swa=SIZE_SWA, page_size=page, dtype=torch.float32, head_num=1, head_dim=4,
+        swa_attention_layer_ids=[0], full_attention_layer_ids=[1], device="cpu",
+    )  # fmt: skip
+    allocator = SWATokenToKVPoolAllocator(SIZE, SIZE_SWA, page, torch.float32, "cpu", pool, need_sort=False)
+    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator.full_attn_allocator, level="full")
+    watch.window = window.watched(allocator)
+    window.declare(watch, watch.window)
+    watch.tree = SimpleNamespace(tree_components=())
+    assert window.obstacle(watch.window) is None
+    yield watch
+    assert not watch.blind
+
+
+class Row:
+    """A request that prefills and decodes as the scheduler would have it."""
+
+    def __init__(self, watch: Watch, rid: str) -> None:
+        self.watch, self.rid, self.length = watch, rid, 0
+        self.allocator = watch.window.allocator
+        self.req = request_(rid)
+        watch.san.req_start(owner=rid)
+        watch.rows.alloc([self.req])
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """The token slots of the row."""
+        return self.watch.rows.req_to_token[self.req.kv.req_pool_idx, : self.length].to(torch.int64)
+
+    def extend(self, count: int) -> None:
+        """Prefills `count` tokens."""
+        before, after = torch.tensor([self.length]), torch.tensor([self.length + count])
+        if self.allocator.page_size == 1:
+            slots = self.allocator.alloc(count)
+        else:
+            last = self.slots[-1:] if self.length else torch.tensor([-1])
+            slots = self.allocator.alloc_extend(before, before, after, after, last, count)
+        with self.watch.within(Doing("extend", prefix={self.req.kv.req_pool_idx: self.length})):
+            self.watch.rows.write((self.req.kv.req_pool_idx, slice(self.length, self.length + count)), slots)
+        self._computed(slots, count)
+
+    def decode(self) -> None:
+        """Decodes one token."""
+        after = torch.tensor([self.length + 1])
+        if self.allocator.page_size == 1:
+            slots = self.allocator.alloc(1)
+        else:
+            slots = self.allocator.alloc_decode(after, after, self.slots[-1:])
+        where = (torch.tensor([self.req.kv.req_pool_idx]), torch.tensor([self.length]))
+        self.watch.rows.write(where, slots.to(torch.int32))
+        self._computed(slots, 1)
+
+    def _computed(self, slots: torch.Tensor, count: int) -> None:
+        self.length += count
+        keys = torch.zeros(count, 1, 4)
+        locations = SimpleNamespace(loc=slots, swa_loc=self.allocator.translate_loc_from_full_to_swa(slots))
+        window_pool = self.allocator.get_kvcache()
+        window_pool.set_kv_buffer(SimpleNamespace(layer_id=0), _write_loc(locations), keys, keys)
+
+    def slide(self, begin: int, end: int) -> None:
+        """The window has moved past these tokens."""
+        with self.watch.within(Doing("slide", owner=self.rid)):
+            self.allocator.free_swa_segment(self.slots[begin:end], start_pos=begin)
+
+    def attend(self, *, translated: bool) -> None:
+        """One decode step of the window layer reads the whole row, as SGLang's backend in plain torch does."""
+        pool = self.allocator.get_kvcache()
+        backend = object.__new__(TorchNativeAttnBackend)
+        backend.token_to_kv_pool = pool
+        table = self.watch.rows.req_to_token
+        if translated:
+            table = pool.translate_loc_from_full_to_swa(table.to(torch.int64))
+        query = torch.zeros(1, 1, 4)
+        backend._run_sdpa_forward_decode(
+            query, torch.empty_like(query), pool.get_key_buffer(0), pool.get_value_buffer(0), table,
+            torch.tensor([self.req.kv.req_pool_idx]), torch.tensor([self.length]),
+        )  # fmt: skip
+
+    def finish(self, dead: int = 0) -> None:
+        """Gives everything back; of the first `dead` tokens only the token slots are left."""
+        with self.watch.within(Doing("release", owner=self.rid)):
+            if dead:
+                self.allocator.free_full_segment(self.slots[:dead], start_pos=0)
+            self.allocator.free_segment(self.slots[dead:], start_pos=dead)
+            self.watch.rows.free(self.req)
+        self.watch.san.req_end(owner=self.rid)
+
+
+def _write_loc(locations: Any) -> Any:
+    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+
+    return KVWriteLoc(locations.loc, locations.swa_loc)
+
+
+def settle(watch: Watch) -> None:
+    """Nothing is left, and the allocators' own totals agree."""
+    allocator = watch.window.allocator
+    watch.san.idle()
+    watch.san.count(KV, available=allocator.full_available_size(), total=SIZE)
+    watch.san.count(WINDOW, available=allocator.swa_available_size(), total=SIZE_SWA)
+
+
+def test_a_window_that_moves_on(watch: Watch) -> None:
+    one, two = Row(watch, "a"), Row(watch, "b")
+    one.extend(40)
+    two.extend(20)
+    for _ in range(10):
+        one.decode()
+        two.decode()
+    one.slide(0, 32)
+    one.decode()
+    one.attend(translated=True)
+    two.attend(translated=True)
+    one.finish(dead=32)
+    two.finish()
+    settle(watch)
+    assert kinds(watch) == []
+
+
+def test_pending_window_slots(watch: Watch) -> None:
+    row = Row(watch, "a")
+    row.extend(48)
+    watch.window.allocator.free_group_begin()
+    row.slide(0, 32)
+    watch.san.count(WINDOW, available=watch.window.allocator.swa_available_size())
+    row.finish(dead=32)
+    watch.window.allocator.free_group_end()
+    settle(watch)
+    assert kinds(watch) == []
+
+
+def test_a_flush_makes_both_pools_free(watch: Watch) -> None:
+    row = Row(watch, "a")
+    row.extend(40)
+    watch.rows.clear()
+    watch.window.allocator.clear()
+    watch.san.req_end(owner="a")
+    settle(watch)
+    assert kinds(watch) == []
+
+
+def test_token_slots_used_as_window_slots(watch: Watch) -> None:
+    """The ids that attention indexes the window with are the row's token slots: nothing translated them."""
+    row = Row(watch, "a")
+    row.extend(64)
+    row.slide(0, 48)
+    row.attend(translated=False)
+    assert kinds(watch) == ["use_after_free"]
+    finding = watch.san.findings[0]
+    assert (finding.pool, finding.owner) == (WINDOW, "a")
+    assert set(finding.slots) == set(row.slots[:48].tolist())
+    assert "token slots of the pool 'kv'" in finding.extra["note"]
+    assert "for 48 of 64" in finding.extra["note"]
+    assert finding.earlier is not None and finding.earlier.what == "freed"
+
+
+def test_translated_ids_of_the_same_row(watch: Watch) -> None:
+    row = Row(watch, "a")
+    row.extend(64)
+    row.slide(0, 48)
+    row.attend(translated=True)
+    assert kinds(watch) == []
+
+
+def test_token_slots_beyond_the_window_pool(watch: Watch) -> None:
+    """The window's pool is the smaller one: an id that it does not have is no slot of anybody's."""
+    for name in "ab":
+        row = Row(watch, name)
+        row.extend(64)
+        row.slide(0, 32)
+    assert int(row.slots.max()) > SIZE_SWA + watch.page
+    with pytest.raises(IndexError):
+        row.attend(translated=False)
+
+
+def test_window_slots_that_stay_behind(watch: Watch) -> None:
+    """A release gives the token slots back alone: their window slots are found by nobody any more."""
+    row = Row(watch, "a")
+    row.extend(32)
+    kept = watch.window.mapped(row.slots.numpy())
+    with watch.within(Doing("release", owner="a")):
+        watch.window.allocator.full_attn_allocator.free_segment(row.slots, start_pos=0)
+        watch.rows.free(row.req)
+    watch.san.req_end(owner="a")
+    assert kinds(watch) == ["leak"]
+    assert (watch.san.findings[0].pool, set(watch.san.findings[0].slots)) == (WINDOW, set(kept.tolist()))
+
+
+def test_a_tombstone_whose_window_slot_is_given_back_again(watch: Watch) -> None:
+    """Its entry is the padding slot, which would go into the free list."""
+    row = Row(watch, "a")
+    row.extend(32)
+    row.slide(0, 16)
+    row.slide(0, 16)
+    assert kinds(watch) == ["invalid_free"]
+    assert watch.san.findings[0].pool == WINDOW
+
+
+def test_a_free_list_that_lost_window_slots(watch: Watch, monkeypatch: Any) -> None:
+    row = Row(watch, "a")
+    row.extend(32)
+    slots = watch.window.mapped(row.slots.numpy())
+    lost = set(slots[-watch.page :].tolist())
+    inner = watch.window.inner
+    if watch.page == 1:
+        release = type(inner).free.__wrapped__
+        monkeypatch.setattr(type(inner), "free", lambda self, ids: release(self, ids[:-1] if self is inner else ids))
+    else:
+        release = type(inner)._release_page_ids
+        monkeypatch.setattr(
+            type(inner),
+            "_release_page_ids",
+            lambda self, *pages: release(self, *[each[:-1] for each in pages] if self is inner else pages),
+        )
+    row.finish()
+    assert kinds(watch) == ["leak"]
+    assert (watch.san.findings[0].pool, set(watch.san.findings[0].slots)) == (WINDOW, lost)
+
+
+# -- what the tree holds
+
+
+def publish(row: Row, node: str) -> None:
+    """The tree takes the row's slots over."""
+    watch, slots = row.watch, row.slots.numpy().copy()
+    watch.hold(slots, watch.node_number(node))
+    watch.node_slots[node] = slots.size
+    watch.san.insert(KV, slots, node=node, owner=row.rid)
+
+
+def end(row: Row) -> None:
+    """The request ends; what it had is the tree's."""
+    row.watch.rows.free(row.req)
+    row.watch.san.req_end(owner=row.rid)
+
+
+def test_an_eviction_gives_both_halves_back(watch: Watch) -> None:
+    row = Row(watch, "a")
+    row.extend(48)
+    slots = row.slots.clone()
+    publish(row, "7")
+    end(row)
+    with watch.within(Doing("evict")):
+        watch.window.allocator.free_swa_segment(slots[:32], start_pos=0)  # the node becomes a tombstone first
+    assert "7" in watch.node_numbers
+    with watch.within(Doing("evict")):
+        watch.window.allocator.full_attn_allocator.free_segment(slots, start_pos=0)
+        watch.window.allocator.free_swa_segment(slots[32:], start_pos=0)
+    assert watch.node_numbers == {}
+    settle(watch)
+    assert kinds(watch) == []
+
+
+def test_a_request_that_gives_the_trees_window_slots_back(watch: Watch) -> None:
+    row, other = Row(watch, "a"), Row(watch, "b")
+    row.extend(32)
+    slots = row.slots.clone()
+    publish(row, "7")
+    end(row)
+    with watch.within(Doing("slide", owner=other.rid)):
+        watch.window.allocator.free_swa_segment(slots[:16], start_pos=0)
+    assert kinds(watch) == ["free_not_owner"]
+    finding = watch.san.findings[0]
+    assert (finding.pool, finding.owner, finding.holder) == (WINDOW, "b", "tree:7")
+
+
+def test_a_tombstone_gets_the_window_slots_of_a_request(watch: Watch) -> None:
+    """As the tree does when the node is in use: it keeps its token slots, and takes the request's window slots."""
+    row, other = Row(watch, "a"), Row(watch, "b")
+    row.extend(32)
+    kept = row.slots.clone()
+    publish(row, "7")
+    end(row)
+    allocator = watch.window.allocator
+    with watch.within(Doing("evict")):
+        allocator.free_swa_segment(kept, start_pos=0)
+    other.extend(32)
+    incoming = other.slots.clone()
+    with watch.within(Doing("publish", owner="b")):
+        values = allocator.translate_loc_from_full_to_swa(incoming)
+        allocator.clear_full_to_swa_mapping(incoming)
+        allocator.set_full_to_swa_mapping(kept, values)
+        allocator.free_full_segment(incoming, start_pos=0)
+    end(other)
+    watch.san.idle()
+    assert kinds(watch) == []
+    with watch.within(Doing("evict")):
+        allocator.free_segment(kept, start_pos=0)
+    settle(watch)
+    assert kinds(watch) == []
+
+
+def test_a_tombstone_that_goes_on_with_a_requests_token_slots(watch: Watch) -> None:
+    """In a group, as at the end of a batch: the node's own token slots are pending like any other."""
+    from sglang.srt.mem_cache.unified_cache.cache_action import FreeDeviceKVFullOnly
+
+    row = Row(watch, "a")
+    row.extend(32)
+    old = row.slots.clone()
+    publish(row, "7")
+    end(row)
+    allocator = watch.window.allocator
+    with watch.within(Doing("evict")):
+        allocator.free_swa_segment(old, start_pos=0)
+    tree = tree_over(watch)
+    allocator.free_group_begin()
+    with watch.within(Doing("publish", owner="b")):
+        tree._apply_cache_action(FreeDeviceKVFullOnly([old]))
+    allocator.free_group_end()
+    settle(watch)
+    assert kinds(watch) == []
+
+
+def tree_over(watch: Watch) -> Any:
+    """As much of the prefix cache as an action asks for."""
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    tree = object.__new__(UnifiedRadixCache)
+    tree.token_to_kv_pool_allocator = watch.window.allocator
+    watch.tree = tree
+    return tree
+
+
+def test_rows_are_watched_too(watch: Watch) -> None:
+    row = Row(watch, "a")
+    row.extend(16)
+    watch.san.req_end(owner="a")
+    assert "leak" in kinds(watch)
+    assert {finding.pool for finding in watch.san.findings} <= {ROWS, KV, WINDOW}
