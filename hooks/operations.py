@@ -6,6 +6,11 @@ from kvsan import events
 from kvsan.events import Event, SlotsLike, as_slots
 
 
+def _fields(**named: object) -> dict[str, object] | None:
+    """Fields beside the format's own, without those that are None; None if none is left."""
+    return {name: value for name, value in named.items() if value is not None} or None
+
+
 class Operations:
     """One method for each operation. `agent` is who performs it, `via` the host thread that issues it for another
     agent, `owner` who holds or acts."""
@@ -105,12 +110,14 @@ class Operations:
         keys: SlotsLike | None = None,
         group: str | None = None,
         dedup: bool = False,
+        spent: bool = False,
         owner: str | None = None,
         agent: str = "host",
         via: str | None = None,
     ) -> None:
         """Gives slots back, named directly or by the keys of a secondary map; pending inside a group until its
-        flush."""
+        flush. `spent`: of these rows, what batches in flight still read is for results that the engine throws away, so
+        that a later write to the rows need not wait for them."""
         try:
             event = events.Free(
                 pool=pool,
@@ -119,6 +126,7 @@ class Operations:
                 keys=as_slots(keys) if keys is not None else None,
                 group=group,
                 dedup=dedup,
+                extra={"spent": True} if spent else None,
                 owner=owner,
                 agent=agent,
                 via=via,
@@ -241,12 +249,14 @@ class Operations:
         into: str,
         slots: SlotsLike,
         batch: str | None = None,
+        same: bool = False,
         owner: str | None = None,
         agent: str = "host",
         via: str | None = None,
     ) -> None:
         """Writes slots of the pool `into` to the cells row[pos : pos + len(slots)]; `batch` is the batch that it
-        prepares."""
+        prepares. `same`: memory has these slots in these cells already, so that no reader can tell before from after;
+        the write is then no access that a race could be with."""
         try:
             event = events.RowWrite(
                 pool=pool,
@@ -254,7 +264,7 @@ class Operations:
                 pos=pos,
                 into=into,
                 slots=as_slots(slots),
-                extra={"batch": batch} if batch is not None else None,
+                extra=_fields(batch=batch, same=same or None),
                 owner=owner,
                 agent=agent,
                 via=via,
