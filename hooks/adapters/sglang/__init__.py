@@ -12,7 +12,9 @@ from kvsan import alone
 from ... import current
 from ...sanitizer import Sanitizer
 from ..probes import Resolved, install
-from .table import PROBES, stream_probes
+from .older.begin import begin as begin_older
+from .older.watch import OlderWatch
+from .tables import installed, stream_probes
 from .watch import KV, ROWS, Watch
 
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
@@ -34,8 +36,9 @@ def attach(scheduler_class: type) -> None:
         if os.environ.get("KVSAN") != "1":
             return
         sanitizer = alone.start()
-    _watch = Watch(sanitizer)
-    _found.extend(install(PROBES, _watch))
+    table = installed()
+    _watch = table.watch(sanitizer)
+    _found.extend(install(table.probes, _watch))
 
 
 def begin(scheduler: Any) -> None:
@@ -44,7 +47,11 @@ def begin(scheduler: Any) -> None:
     if watch is None or watch.scheduler is not None:
         return
     try:
-        _begin(watch, scheduler)
+        if isinstance(watch, OlderWatch):
+            watch.found = _found
+            begin_older(watch, scheduler, lambda device: _streams_in_place(watch, device))
+        else:
+            _begin(watch, scheduler)
     except Exception as error:
         watch.failed("beginning to watch the scheduler", error)
 
@@ -62,8 +69,7 @@ def _begin(watch: Watch, scheduler: Any) -> None:
         watch.give_up("rows and slots that other servers fill are not followed yet")
         return
     device = str(scheduler.device).partition(":")[0]
-    _found.extend(install(stream_probes(device), watch))
-    if not _in_place(watch):
+    if not _streams_in_place(watch, device):
         return
     watch.name_streams()
     watch.records = bool(scheduler.spec_algorithm.is_none())
@@ -79,6 +85,12 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.found = _found
     watch.blind = False
     watch.check()
+
+
+def _streams_in_place(watch: Watch, device: str) -> bool:
+    """Puts the last probes in place, which depend on the device; are all there that are needed?"""
+    _found.extend(install(stream_probes(device), watch))
+    return _in_place(watch)
 
 
 def _in_place(watch: Watch) -> bool:
