@@ -11,6 +11,8 @@ import sys
 import venv
 from pathlib import Path
 
+OLD = ("0.5.4", "0.5.8.post1", "0.5.9")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 TORCH = ["torch==2.13.0", "numpy"]

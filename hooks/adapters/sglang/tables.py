@@ -26,7 +26,7 @@ class Table:
 
 TABLES = (
     Table("0.5.4", older.SINCE_0_5_4, OlderWatch),
-    Table("0.5.8", older.SINCE_0_5_8, OlderWatch),
+    Table("0.5.6", older.SINCE_0_5_6, OlderWatch),
     Table("0.5.9", older.SINCE_0_5_9, OlderWatch),
     Table("0.5.10", table.PROBES, Watch),
 )

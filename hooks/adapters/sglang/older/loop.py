@@ -7,7 +7,7 @@ from typing import Any
 
 from ..watch import KV, ROWS, Doing
 from .requests import end_finished
-from .watch import OlderWatch
+from .watch import OlderWatch, forward_name
 
 Reading = Generator[None, Any, None]
 
@@ -36,7 +36,7 @@ def forward(watch: OlderWatch, worker: Any, *args: Any, **kwargs: Any) -> Readin
 
 def _launch(watch: OlderWatch, batch: Any) -> None:
     watch.launched = True
-    watch.launched_as = name = f"{batch.forward_mode.name.lower()} {watch.scheduler.forward_ct}"
+    watch.launched_as = name = forward_name(watch.scheduler.forward_ct)
     if not batch.reqs or batch.seq_lens_cpu is None:
         return
     agent = watch.stream()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..watch import KV, ROWS, Doing, Slots
-from .watch import OlderWatch, Publication
+from .watch import OlderWatch, Publication, forward_name
 
 Reading = Generator[None, Any, None]
 
@@ -187,5 +187,15 @@ def _tell_unread(watch: OlderWatch, row: int, begin: int, end: int) -> None:
 
 
 def _tell(watch: OlderWatch, row: int, position: int, slots: Any, *, same: bool = False) -> None:
-    owner = watch.owner_of_row.get(row)
-    watch.san.row_write(ROWS, row=row, pos=position, into=KV, slots=slots, same=same, owner=owner, agent=watch.stream())
+    prepares = watch.current("extend", "decode") is not None
+    watch.san.row_write(
+        ROWS,
+        row=row,
+        pos=position,
+        into=KV,
+        slots=slots,
+        same=same,
+        batch=forward_name(watch.scheduler.forward_ct + 1) if prepares else None,
+        owner=watch.owner_of_row.get(row),
+        agent=watch.stream(),
+    )

@@ -3,7 +3,7 @@
 | since | rows | release |
 | --- | --- | --- |
 | 0.5.4 | `alloc(n)`, `free(row)`; another row for every chunk | `cache_finished_req` |
-| 0.5.8 | the same | `release_kv_cache` |
+| 0.5.6 | the same | `release_kv_cache` |
 | 0.5.9 | `alloc(reqs)`, `free(req)`; kept between chunks | the same |
 """
 
@@ -105,7 +105,7 @@ SINCE_0_5_4: tuple[Probe, ...] = (
     Probe(f"{_NO_TREE}.cache_finished_req", "req_finish, req_abort, free", requests.finish, _ENDS),
 )
 
-SINCE_0_5_8: tuple[Probe, ...] = (*_ALL, *_ROWS_BY_NUMBER, *_RELEASE)
+SINCE_0_5_6: tuple[Probe, ...] = (*_ALL, *_ROWS_BY_NUMBER, *_RELEASE)
 
 SINCE_0_5_9: tuple[Probe, ...] = (
     *_ALL,

@@ -89,6 +89,12 @@ class OlderWatch(Watch):
         return flight
 
 
+def forward_name(number: int) -> str:
+    """What a batch is called: by the scheduler's count of forwards, as a batch may still be mixed with another while it
+    is prepared."""
+    return f"forward {number}"
+
+
 def _at_hand() -> str | None:
     frame = sys._getframe(1)
     while frame is not None:
