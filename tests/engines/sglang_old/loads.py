@@ -58,17 +58,22 @@ def busy(port: int, count: int) -> Iterator[None]:
         for thread in threads:
             while thread.is_alive():
                 try:
-                    load.post(port, "/abort_request", {"rid": "keeper"})
+                    load.post(port, "/abort_request", {"rid": "", "abort_all": True})
                 except OSError:
                     break  # the server is gone
                 thread.join(0.5)
 
 
 def sound(port: int) -> tuple[int, list[str]]:
-    """More requests than rows, on prefixes that the cache has: finished ones leave rows that a decode step too many
-    still reads. No two prompts are equal."""
+    """More requests than rows, on prefixes that the cache has, some of them aborted. No two prompts are equal."""
     load.warm_up(port)
     return load.run(port, 18, ends=18)
+
+
+def churn(port: int) -> None:
+    """Short answers and a queue: a row whose request has finished is handed on while the batch in flight, mixed of a
+    prefill and a decode step too many, still reads it."""
+    ask(port, {f"short-{number}": ([260 + number] * 6, 1 + number % 4) for number in range(32)})
 
 
 def twins(port: int) -> None:

@@ -18,7 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 BOOT_SECONDS = 240.0
+PATIENCE_SECONDS = 8.0
 STOP_SECONDS = 45.0
 
 KERNELS = textwrap.dedent(
@@ -87,11 +90,15 @@ class Served:
         return sorted(self.report["findings"], key=lambda finding: int(finding["at"]))
 
     def stop(self) -> None:
-        """Ends the server as a person would, and what is left of its session if that takes too long; once."""
+        """Ends the server as a person would: SIGTERM, then SIGKILL, as these releases wait for ever for requests that
+        were aborted in the queue. What is left of its session goes too if that takes too long. Once."""
         if self.report:
             return
         if self.alive:
             self.process.send_signal(signal.SIGTERM)
+            if not wait_for(lambda: not self.alive, PATIENCE_SECONDS):
+                for server in psutil.Process(self.process.pid).children():
+                    server.kill()
         try:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:

@@ -28,6 +28,7 @@ def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     folder = tmp_path_factory.mktemp("served")
     with serving(model, folder, *loads.ARGUMENTS, options=("--record", str(folder / "trace.kvt"))) as served:
         assert loads.sound(served.port) == (18, [])
+        loads.churn(served.port)
         loads.twins(served.port)
         loads.recycled_row(served.port)
         with loads.busy(served.port, 1):  # an idle 0.5.4 notices that rows are missing, and dies
