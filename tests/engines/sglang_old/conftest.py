@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,12 @@ except importlib.metadata.PackageNotFoundError:
     release = ""
 if release not in OLD:
     collect_ignore_glob.append("test_*.py")
+else:  # for what is imported into the tests' own process
+    from . import server
+
+    _folder = tempfile.TemporaryDirectory()
+    os.environ.update(server.ON_A_CPU)
+    sys.path.insert(0, str(server.write_kernels(Path(_folder.name))))
 
 
 @pytest.fixture(scope="session")

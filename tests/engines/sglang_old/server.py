@@ -107,20 +107,22 @@ class Served:
         self.report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """What these releases need on a CPU, without the network."""
+ON_A_CPU = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+"""What these releases need on a CPU, without the network."""
+
+
+def write_kernels(folder: Path) -> Path:
+    """A folder with the stand-in for SGLang's kernels."""
     kernels = folder / "stand_ins" / "sgl_kernel"
     kernels.mkdir(parents=True, exist_ok=True)
     (kernels / "__init__.py").write_text(KERNELS, encoding="utf-8")
-    return {
-        **os.environ,
-        "PYTHONPATH": str(kernels.parent),
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    return kernels.parent
 
 
 @contextmanager
@@ -135,9 +137,10 @@ def serving(model: Path, folder: Path, *arguments: str, options: tuple[str, ...]
         "--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native",
         "--sampling-backend", "pytorch", "--skip-server-warmup", "--host", "127.0.0.1", "--port", str(port), *arguments,
     ]  # fmt: skip
+    variables = {**os.environ, **ON_A_CPU, "PYTHONPATH": str(write_kernels(folder))}
     with (folder / "log").open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment(folder), start_new_session=True
+            command, stdout=output, stderr=subprocess.STDOUT, env=variables, start_new_session=True
         )
     served = Served(port, folder, process)
     try:
