@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 BOOT_SECONDS = 240.0
-PATIENCE_SECONDS = 8.0
+PATIENCE_SECONDS = 4.0
 STOP_SECONDS = 45.0
 
 KERNELS = textwrap.dedent(

@@ -150,6 +150,16 @@ def release(watch: OlderWatch, req: Req) -> None:
         watch.tree.cache_finished_req(req)
 
 
+def evict(watch: OlderWatch) -> None:
+    """The cache gives back whatever is not locked."""
+    if "params" in signature(watch.tree.evict).parameters:
+        from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+
+        watch.tree.evict(EvictParams(num_tokens=SIZE))
+    else:
+        watch.tree.evict(SIZE)
+
+
 def check_totals(watch: OlderWatch) -> None:
     """The engine's totals, against the shadow's."""
     tree, available = watch.tree, watch.kv.available_size()
@@ -183,18 +193,24 @@ def test_what_is_evicted_is_free(watch: OlderWatch) -> None:
         extend(watch, req)
         release(watch, req)
         requests.end_finished(watch, (req,))
-    evict = watch.tree.evict
-    if "params" in signature(evict).parameters:
-        from sglang.srt.mem_cache.base_prefix_cache import EvictParams
-
-        evict(EvictParams(num_tokens=SIZE))
-    else:
-        evict(SIZE)
+    evict(watch)
     assert watch.kv.available_size() == SIZE
     watch.san.idle()
     check_totals(watch)
     assert kinds(watch) == []
     assert watch.node_numbers == {}
+
+
+def test_a_prefix_that_is_evicted_under_its_user(watch: OlderWatch) -> None:
+    """The lock was given back too early: what remains is that B uses the slots."""
+    a, b = request("A", list(range(32))), request("B", list(range(48)))
+    extend(watch, a)
+    release(watch, a)
+    requests.end_finished(watch, (a,))
+    extend(watch, b)
+    watch.tree.dec_lock_ref(b.last_node)
+    evict(watch)
+    assert kinds(watch) == ["evict_locked"]
 
 
 def test_a_row_between_two_chunks(watch: OlderWatch) -> None:
