@@ -126,7 +126,9 @@ def write_kernels(folder: Path) -> Path:
 
 
 @contextmanager
-def serving(model: Path, folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> Iterator[Served]:
+def serving(
+    model: Path, folder: Path, *arguments: str, options: tuple[str, ...] = (), **variables: str
+) -> Iterator[Served]:
     """A server under `kvsan run` for the duration."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -137,7 +139,7 @@ def serving(model: Path, folder: Path, *arguments: str, options: tuple[str, ...]
         "--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native",
         "--sampling-backend", "pytorch", "--skip-server-warmup", "--host", "127.0.0.1", "--port", str(port), *arguments,
     ]  # fmt: skip
-    variables = {**os.environ, **ON_A_CPU, "PYTHONPATH": str(write_kernels(folder))}
+    variables = {**os.environ, **ON_A_CPU, "PYTHONPATH": str(write_kernels(folder)), **variables}
     with (folder / "log").open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=variables, start_new_session=True
@@ -167,3 +169,8 @@ def wait_for(what: Callable[[], bool], seconds: float) -> bool:
             return True
         time.sleep(0.2)
     return what()
+
+
+def frames(access: dict[str, Any]) -> list[str]:
+    """The functions of an access's stack, innermost first."""
+    return [frame["function"].rsplit(".", 1)[-1] for frame in access["stack"]]

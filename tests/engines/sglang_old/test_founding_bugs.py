@@ -3,7 +3,6 @@ same load on releases without them. One server for each release."""
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,8 @@ from kvsan.traces import read_trace
 from kvsan.tracker import Tracker
 
 from . import loads
-from .server import Served, serving, wait_for
-
-RELEASE = importlib.metadata.version("sglang")
-HAS_ROW_RACE = RELEASE in ("0.5.4", "0.5.8.post1")
-HAS_MIXED_CHUNK_LEAK = RELEASE == "0.5.4"
+from .bugs import HAS_MIXED_CHUNK_LEAK, HAS_ROW_RACE
+from .server import Served, frames, serving, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +38,6 @@ def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
             assert wait_for(lambda: "memory leak detected" in served.log, 20)
         served.stop()
         yield served
-
-
-def frames(access: dict[str, Any]) -> list[str]:
-    """The functions of an access's stack, innermost first."""
-    return [frame["function"].rsplit(".", 1)[-1] for frame in access["stack"]]
 
 
 def of_kind(served: Served, kind: str) -> list[dict[str, Any]]:

@@ -26,6 +26,8 @@ from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixCache
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from kvsan.cli import main
+
 SIZE = 256
 KEEPS_ROWS = "reqs" in signature(ReqToTokenPool.alloc).parameters
 
@@ -313,3 +315,10 @@ def test_a_row_is_given_back_twice(watch: OlderWatch) -> None:
     else:
         watch.rows.free(row)
     assert kinds(watch) == ["double_free"]
+
+
+def test_doctor_says_which_table_and_finds_every_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "sglang"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].endswith(f"probes (those for {installed().since} and later)")
+    assert told[-1].endswith("0 lost")

@@ -38,7 +38,8 @@ def insert(watch: OlderWatch, tree: Any, *args: Any, **kwargs: Any) -> Reading:
         return
     key, value = _key_and_value(*args, **kwargs)
     result = yield
-    doing.matched = int(getattr(result, "prefix_len", result))
+    matched: Any = getattr(result, "prefix_len", result)
+    doing.matched = int(matched)
     slots = watch.ids(value)[doing.matched :] if watch.slots else NONE
     if slots.size:
         leaf = _leaf(tree, key)
