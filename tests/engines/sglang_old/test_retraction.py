@@ -1,5 +1,5 @@
-"""Retraction in the middle of a load. In 0.5.4 the branch of sgl-project/sglang#10871 takes a request that was retracted
-while its prefill was in flight for a delayed decode, and gives back what the retraction gave back before."""
+"""Retraction in the middle of a load. In 0.5.4 the branch of sgl-project/sglang#10871 takes a request that was
+retracted while its prefill was in flight for a delayed decode, and gives back what the retraction gave back before."""
 
 from __future__ import annotations
 
