@@ -67,7 +67,7 @@ def main(folder: Path, release: str = PRESENT) -> None:
         return
     if sys.version_info[:2] != (3, 11):
         raise SystemExit(f"install_sglang.py is for Python 3.11, and this is {sys.version.split()[0]}")
-    venv.create(folder, with_pip=True)
+    venv.create(folder, with_pip=True, clear=True)
     python = folder / "bin" / "python"
 
     def install(*what: str) -> None:

@@ -63,26 +63,15 @@ def _bind(watch: OlderWatch, owner: str, row: int) -> None:
     watch.san.alloc(ROWS, row, owner=owner)
 
 
-def free(watch: OlderWatch, pool: Any, free_index: Any) -> Reading:
-    """`free(row)` or `free(rows)`."""
-    rows = [int(row) for row in free_index] if isinstance(free_index, (list, tuple)) else [int(free_index)]
-    yield from _give_back(watch, pool, rows)
-
-
-def free_req(watch: OlderWatch, pool: Any, req: Any) -> Reading:
-    """`free(req)`."""
-    yield from _give_back(watch, pool, [] if req.req_pool_idx is None else [int(req.req_pool_idx)])
-
-
-def _give_back(watch: OlderWatch, pool: Any, rows: list[int]) -> Reading:
+def free(watch: OlderWatch, pool: Any, *what: Any) -> Reading:
+    """`free(row)`, `free(rows)` or `free(req)`: the free list says afterwards what came."""
     if pool is not watch.rows:
         yield
         return
     actor, spent = watch.actor(), watch.current("release") is not None
     before = len(pool.free_slots)
     yield
-    came = [int(row) for row in pool.free_slots[before:]]  # a row that did not arrive is lost
-    for row in came:
+    for row in map(int, pool.free_slots[before:]):
         owner = watch.owner_of_row.pop(row, None)
         if owner is not None:
             watch.last_owner[row] = owner

@@ -111,5 +111,5 @@ SINCE_0_5_9: tuple[Probe, ...] = (
     *_ALL,
     *_RELEASE,
     Probe(f"{_ROWS}.alloc", "alloc, reuse", rows.alloc_reqs, "who holds rows"),
-    Probe(f"{_ROWS}.free", "free", rows.free_req, "who gives rows back"),
+    Probe(f"{_ROWS}.free", "free", rows.free, "who gives rows back"),
 )
