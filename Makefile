@@ -12,12 +12,13 @@ SGLANG := .venv-sglang
 ENGINE_PYTHON ?= python3.11
 ENGINE_SECONDS := 2100
 
-.PHONY: help setup demo test test-engines side-by-side soak bench check format clean
+.PHONY: help setup demo test test-engines test-engines-old side-by-side soak bench check format clean
 
 help:
 	@echo "make demo          the main job: kvsan run finds a race in a server, then the same server without the bug"
 	@echo "make test          the tests"
 	@echo "make test-engines  the tests with real engines"
+	@echo "make test-engines-old  the tests with old releases, or: make test-engines-old-0.5.4"
 	@echo "make side-by-side  kvsan beside SGLang's own checks; its last result is docs/side-by-side.md"
 	@echo "make soak          the full counts of tests; its last result is docs/soak.md"
 	@echo "make bench         what an event costs"
@@ -48,6 +49,16 @@ test-engines:
 	@echo "== test-engines: SGLang 0.5.23 in $(SGLANG)"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
 	timeout $(ENGINE_SECONDS) $(SGLANG)/bin/python -m pytest tests/engines -o faulthandler_timeout=600 $(ENGINE_TESTS)
+
+# Unmodified releases that have the bugs kvsan was founded on, and the first without: an environment for each.
+OLD_SGLANG ?= 0.5.4 0.5.8.post1 0.5.9
+
+test-engines-old: $(OLD_SGLANG:%=test-engines-old-%)
+
+test-engines-old-%:
+	@echo "== test-engines-old: SGLang $* in $(SGLANG)-$*"
+	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)-$* $*
+	timeout $(ENGINE_SECONDS) $(SGLANG)-$*/bin/python -m pytest tests/engines/sglang_old -o faulthandler_timeout=600
 
 side-by-side:
 	@echo "== side-by-side: about half an hour; the result goes into docs/side-by-side.md"

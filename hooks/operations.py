@@ -8,6 +8,11 @@ from kvsan import events
 from kvsan.events import Event, SlotsLike, as_slots
 
 
+def _fields(**named: object) -> dict[str, object] | None:
+    """Fields beside the format's own, without those that are None; None if none is left."""
+    return {name: value for name, value in named.items() if value is not None} or None
+
+
 class Operations:
     """One method for each operation. `agent` is who performs it, `via` the host thread that issues it for another
     agent, `owner` who holds or acts."""
@@ -108,12 +113,16 @@ class Operations:
         group: str | None = None,
         dedup: bool = False,
         batch: str | None = None,
+        spent: bool = False,
         owner: str | None = None,
         agent: str = "host",
         via: str | None = None,
     ) -> None:
         """Gives slots back, named directly or by the keys of a secondary map; pending inside a group until its flush.
-        `batch` names the batch whose result is being processed."""
+
+        `batch` names the batch whose result is being processed. `spent`: of these rows, what batches in flight still
+        read is for results that the engine throws away, so that a later write to the rows need not wait for them.
+        """
         try:
             if slots is None and (map is None or keys is None):
                 raise ValueError("a free names slots, or the keys of a map")
@@ -127,7 +136,7 @@ class Operations:
                 owner=owner,
                 agent=agent,
                 via=via,
-                extra={"batch": batch} if batch is not None else None,
+                extra=_fields(batch=batch, spent=spent or None),
             )
         except (TypeError, ValueError, OverflowError) as error:
             self._refuse("free", error)
@@ -249,12 +258,14 @@ class Operations:
         into: str,
         slots: SlotsLike,
         batch: str | None = None,
+        same: bool = False,
         owner: str | None = None,
         agent: str = "host",
         via: str | None = None,
     ) -> None:
         """Writes slots of the pool `into` to the cells row[pos : pos + len(slots)]; `batch` is the batch that it
-        prepares."""
+        prepares. `same`: memory has these slots in these cells already, so that no reader can tell before from after;
+        the write is then no access that a race could be with."""
         try:
             event = events.RowWrite(
                 pool=pool,
@@ -262,7 +273,7 @@ class Operations:
                 pos=index(pos),
                 into=into,
                 slots=as_slots(slots),
-                extra={"batch": batch} if batch is not None else None,
+                extra=_fields(batch=batch, same=same or None),
                 owner=owner,
                 agent=agent,
                 via=via,
@@ -326,7 +337,7 @@ class Operations:
                 pool=pool,
                 slots=as_slots(slots),
                 batch=batch,
-                extra={"note": note} if note is not None else None,
+                extra=_fields(note=note),
                 owner=owner,
                 agent=agent,
                 via=via,

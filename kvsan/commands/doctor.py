@@ -13,8 +13,8 @@ from kvsan.errors import KvsanError
 if TYPE_CHECKING:
     from kvsan.hooks.adapters.probes import Resolved
 
-TABLES = {"sglang": ("sglang", "kvsan.hooks.adapters.sglang.table")}
-"""By engine: the distribution that it is installed as, and the module with its table of probes."""
+TABLES = {"sglang": ("sglang", "kvsan.hooks.adapters.sglang.tables")}
+"""By engine: the distribution that it is installed as, and the module with its tables of probes."""
 
 LOST = 1
 
@@ -57,10 +57,13 @@ def _examine(engine: str) -> int:
     version = _version(engine)
     if version is None:
         raise KvsanError(f"{engine} is not installed for {sys.executable}; run kvsan doctor with the engine's Python")
-    table: Any = import_module(TABLES[engine][1])
-    found = [resolve(probe) for probe in (*table.PROBES, *table.stream_probes(_device()))]
+    tables: Any = import_module(TABLES[engine][1])
+    table = tables.table_for(version)
+    found = [resolve(probe) for probe in (*table.probes, *tables.stream_probes(_device()))]
     lost = [each for each in found if not each.found and not each.probe.older]
-    print(f"{engine} {version}, Python {sys.version.split()[0]}: {len(found)} probes")
+    print(
+        f"{engine} {version}, Python {sys.version.split()[0]}: {len(found)} probes (those for {table.since} and later)"
+    )
     for each in found:
         print(f"  {_word(each):<8} {each.probe.where}  [{each.probe.events}]")
         if not each.found:

@@ -27,9 +27,19 @@ def free(state: State, event: Free) -> None:
     holder = state.owner(event.owner)
     if holder is not None:
         holder.record = None
-    if event.group is None and (_free_plain if pool.page == 1 else _free_pages)(state, event, pool, slots):
-        return
-    _judge_free(state, event, pool, slots)
+    if event.group is not None or not (_free_plain if pool.page == 1 else _free_pages)(state, event, pool, slots):
+        _judge_free(state, event, pool, slots)
+    if event.extra is not None and event.extra.get("spent"):
+        _forget_readers(state, pool, slots)
+
+
+def _forget_readers(state: State, pool: PoolShadow, slots: Slots) -> None:
+    """What still reads these rows does so for results that are thrown away: no later write conflicts with it."""
+    if pool.kind == "row":
+        for number in slots.tolist():
+            row = state.table(pool).find(number)
+            if row is not None:
+                row.reads.clear()
 
 
 def _mapped(state: State, event: Free) -> Slots:

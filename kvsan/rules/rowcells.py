@@ -40,7 +40,8 @@ def row_write(state: State, event: RowWrite) -> None:
         row = state.table(table).get(number)
         if event.slots.size > 1 or not _append_cell(into, row, begin, int(event.slots[0]), word):
             violations += _map_cells(state, event, table, into, row)
-    violations += row_access(state, table, number, begin, end, writes=True)
+    if event.extra is None or not event.extra.get("same"):
+        violations += row_access(state, table, number, begin, end, writes=True)
     if table.init:
         uninitialised(table, np.array([number], np.int64), True)
     if violations:

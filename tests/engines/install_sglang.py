@@ -1,11 +1,15 @@
-"""Makes a virtual environment with SGLang 0.5.23 on a CPU and this kvsan: `install_sglang.py FOLDER`.
+"""Makes a virtual environment with SGLang on a CPU and this kvsan: `install_sglang.py FOLDER [RELEASE]`.
 
 To be run with Python 3.11. SGLang's own dependencies are for GPUs; what its scheduler, pools, caches and server need on
 a CPU is named here and pinned where a newer release does not do. Takes a few minutes and about three gigabytes.
+
+What is edited in the installed files, in no memory code: torchvision's own __init__ (see OPERATORS), and in SGLang
+0.5.4 the conditions by which three layers take vllm's kernels on a CPU without AMX (see LAYERS).
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import venv
@@ -13,9 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+PRESENT = "0.5.23"
 TORCH = ["torch==2.13.0", "numpy"]
-ALONE = ["sglang==0.5.23", "torchvision==0.28.0"]
-"""Without their dependencies, which ask for GPU libraries."""
+VISION = "torchvision==0.28.0"
 NEEDED = [
     "transformers==5.19.0", "tokenizers==0.23.2", "triton==3.8.0", "numba==0.65.1", "compressed-tensors==0.18.0",
     "apache-tvm-ffi==0.1.11", "xgrammar==0.2.7", "llguidance>=1.7.6,<2", "openai==2.8.0", "openai-harmony==0.0.4",
@@ -24,6 +28,17 @@ NEEDED = [
     "zstandard", "einops", "prometheus-client", "partial_json_parser", "interegular", "tiktoken", "pillow", "regex",
     "tqdm", "watchfiles", "packaging", "scipy", "easydict", "IPython", "dill", "gguf", "jsonschema",
 ]  # fmt: skip
+OLD_NEEDED = [
+    "transformers==4.57.1", "tokenizers>=0.22,<=0.23.0", "apache-tvm-ffi>=0.1.5,<0.2", "llguidance>=0.7.11,<0.8.0",
+    "accelerate",
+]  # fmt: skip
+"""In place of those of the same name, for all old releases."""
+OLD = {
+    "0.5.4": ["xgrammar==0.1.25", "openai==1.99.1"],
+    "0.5.8.post1": ["xgrammar==0.1.27", "openai==2.6.1"],
+    "0.5.9": ["xgrammar==0.1.27", "openai==2.6.1"],
+}
+"""The old releases that there are tests for, each with what it needs alone."""
 OWN = ["pluggy>=1.5", "rich>=13.7", "pytest>=8"]
 
 OPERATORS = """\
@@ -35,36 +50,76 @@ _operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tens
 """
 """torchvision's wheel has its operators for GPUs only, and its Python part asks for two of them when imported."""
 
+LAYERS = ("layernorm", "activation", "rotary_embedding")
+EDITS = (
+    ("(_is_cpu and _is_cpu_amx_available)", "_is_cpu"),
+    ("if dtype == torch.float32 or (", "if (dtype == torch.float32 and not _is_cpu) or ("),
+)
+"""In 0.5.4 these layers import vllm on a CPU without AMX, though their own code works there."""
 
-def main(folder: Path) -> None:
+
+def main(folder: Path, release: str = PRESENT) -> None:
     """Makes the environment, unless it is there and complete."""
+    if release != PRESENT and release not in OLD:
+        raise SystemExit(f"install_sglang.py knows {', '.join([*OLD, PRESENT])}, not {release}")
     done = folder / ".ready-for-kvsan"
-    if done.exists() and done.read_text() == _version():
+    if done.exists() and done.read_text() == _version(release):
         return
     if sys.version_info[:2] != (3, 11):
         raise SystemExit(f"install_sglang.py is for Python 3.11, and this is {sys.version.split()[0]}")
-    venv.create(folder, with_pip=True)
+    venv.create(folder, with_pip=True, clear=True)
     python = folder / "bin" / "python"
 
     def install(*what: str) -> None:
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what], check=True)
 
     install(*TORCH)
-    install("--no-deps", *ALONE)
-    install(*NEEDED, *OWN)
+    install("--no-deps", *_alone(release))
+    install(*_needed(release), *OWN)
     install("--no-deps", "--editable", str(ROOT))
     script = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
     packages = subprocess.run([python, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
-    init = Path(packages, "torchvision", "__init__.py")
+    _edit(Path(packages), release)
+    done.write_text(_version(release))
+
+
+def _alone(release: str) -> list[str]:
+    """Without their dependencies, which ask for GPU libraries."""
+    return [f"sglang=={release}", VISION, *(["torchao==0.9.0"] if release in OLD else [])]
+
+
+def _needed(release: str) -> list[str]:
+    if release == PRESENT:
+        return NEEDED
+    own = [*OLD_NEEDED, *OLD[release]]
+    names = {_name(each) for each in own}
+    return [*own, *(each for each in NEEDED if _name(each) not in names)]
+
+
+def _name(requirement: str) -> str:
+    return re.split("[<=>]", requirement)[0]
+
+
+def _edit(packages: Path, release: str) -> None:
+    init = packages / "torchvision" / "__init__.py"
     text = init.read_text(encoding="utf-8")
     if OPERATORS not in text:
         init.write_text(OPERATORS + text, encoding="utf-8")
-    done.write_text(_version())
+    if release != "0.5.4":
+        return
+    for name in LAYERS:
+        layer = packages / "sglang" / "srt" / "layers" / f"{name}.py"
+        text = layer.read_text(encoding="utf-8")
+        for old, new in EDITS:
+            text = text.replace(old, new)
+        if "(_is_cpu and _is_cpu_amx_available)" in text or "_is_cpu" not in text:
+            raise SystemExit(f"{layer} is not what install_sglang.py knows how to edit")
+        layer.write_text(text, encoding="utf-8")
 
 
-def _version() -> str:
-    return " ".join([*TORCH, *ALONE, *NEEDED, *OWN])
+def _version(release: str) -> str:
+    return " ".join([*TORCH, *_alone(release), *_needed(release), *OWN])
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

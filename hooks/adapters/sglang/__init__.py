@@ -13,7 +13,10 @@ from ... import current
 from ...sanitizer import Sanitizer
 from ..probes import Probe, Resolved, install
 from . import disaggregation, host, states, window
-from .table import DISAGGREGATED, HOSTED, PROBES, SPECULATIVE, STATEFUL, WINDOWED, stream_probes
+from .older.begin import begin as begin_older
+from .older.watch import OlderWatch
+from .table import DISAGGREGATED, HOSTED, SPECULATIVE, STATEFUL, WINDOWED
+from .tables import installed, stream_probes
 from .watch import KV, ROWS, Watch
 
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
@@ -38,8 +41,9 @@ def attach(scheduler_class: type) -> None:
         if os.environ.get("KVSAN") != "1":
             return
         sanitizer = alone.start()
-    _watch = Watch(sanitizer)
-    _found.extend(install(PROBES, _watch))
+    table = installed()
+    _watch = table.watch(sanitizer)
+    _found.extend(install(table.probes, _watch))
 
 
 def begin(scheduler: Any) -> None:
@@ -48,7 +52,11 @@ def begin(scheduler: Any) -> None:
     if watch is None or watch.scheduler is not None:
         return
     try:
-        _begin(watch, scheduler)
+        if isinstance(watch, OlderWatch):
+            watch.found = _found
+            begin_older(watch, scheduler, lambda device: _streams_in_place(watch, device))
+        else:
+            _begin(watch, scheduler)
     except Exception as error:
         watch.failed("beginning to watch the scheduler", error)
 
@@ -71,8 +79,7 @@ def _begin(watch: Watch, scheduler: Any) -> None:
         watch.give_up("rows and slots that other servers read are not followed yet")
         return
     device = str(scheduler.device).partition(":")[0]
-    _found.extend(install(stream_probes(device), watch))
-    if not _in_place(watch):
+    if not _streams_in_place(watch, device):
         return
     watch.name_streams()
     watch.records = bool(scheduler.spec_algorithm.is_none())
@@ -99,6 +106,12 @@ def _begin(watch: Watch, scheduler: Any) -> None:
 def _mode(scheduler: Any) -> str:
     """What part of a disaggregated service this server is: null (the whole), prefill or decode."""
     return str(getattr(scheduler.disaggregation_mode, "value", "null"))
+
+
+def _streams_in_place(watch: Watch, device: str) -> bool:
+    """Puts the last probes in place, which depend on the device; are all there that are needed?"""
+    _found.extend(install(stream_probes(device), watch))
+    return _in_place(watch)
 
 
 def _in_place(watch: Watch) -> bool:

@@ -1,0 +1,126 @@
+"""Readers of the prefix cache in Python (`RadixCache`), whose nodes can be seen: inserts, splits, matches, locks."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from .. import tree as present
+from ..watch import KV, NONE, Doing, Slots, Watch
+from .watch import OlderWatch, Publication
+
+Reading = Generator[None, Any, None]
+
+
+def publication(req: Any) -> Publication:
+    """What a request does while it publishes."""
+    return Publication("publish", owner=str(req.rid), domain=present.domain(req))
+
+
+def publish(watch: OlderWatch, tree: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`cache_unfinished_req`, `cache_finished_req`: a request publishes what it has computed, gives back what the cache
+    had already, and moves its lock."""
+    if tree is not watch.tree:
+        yield
+        return
+    with watch.within(publication(req)):
+        yield
+
+
+def insert(watch: OlderWatch, tree: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`insert(key, value)`, from 0.5.9 on `insert(params)`: the result says how many tokens the cache had; a new leaf
+    takes the rest over."""
+    doing = watch.current("publish")
+    if tree is not watch.tree or tree.disable or not isinstance(doing, Publication):
+        yield
+        return
+    key, value = _key_and_value(*args, **kwargs)
+    result = yield
+    matched: Any = getattr(result, "prefix_len", result)
+    doing.matched = int(matched)
+    slots = watch.ids(value)[doing.matched :] if watch.slots else NONE
+    if slots.size:
+        leaf = _leaf(tree, key)
+        name, parent = present.node_name(leaf), present.node_name(leaf.parent)
+        _hold(watch, slots, name)
+        known = parent if parent in watch.node_numbers else None
+        watch.san.insert(KV, slots, node=name, parent=known, owner=doing.owner, ns=doing.domain)
+
+
+def _key_and_value(key: Any = None, value: Any = None, *rest: Any, params: Any = None, **named: Any) -> tuple[Any, Any]:
+    params = params or key
+    return (params.key, params.value) if hasattr(params, "value") else (key, value)
+
+
+def _leaf(tree: Any, key: Any) -> Any:
+    """The node where a key that was just inserted ends."""
+    node = tree.root_node
+    while len(key):
+        node = node.children.get(tree.get_child_key_fn(key))
+        if node is None:
+            raise LookupError("what was inserted into the prefix cache is not found in it")
+        key = key[len(node.key) :]
+    return node
+
+
+def _hold(watch: Watch, slots: Slots, name: str) -> None:
+    watch.hold(slots, watch.node_number(name))
+    watch.node_slots[name] = watch.node_slots.get(name, 0) + int(slots.size)
+
+
+def split(watch: OlderWatch, tree: Any, key: Any, child: Any, split_len: int) -> Reading:
+    """`_split_node(key, node, length)`: a new node takes the first slots over and stands above the old one."""
+    above = yield
+    if tree is watch.tree and watch.slots:
+        slots, old, new = watch.ids(above.value).copy(), present.node_name(child), present.node_name(above)
+        _hold(watch, slots, new)
+        watch.node_slots[old] = watch.node_slots.get(old, 0) - int(slots.size)
+        watch.san.split(node=old, child=new, slots=slots, pool=KV)
+
+
+def match_prefix(watch: OlderWatch, tree: Any, *args: Any, **kwargs: Any) -> Reading:
+    """What the cache has for a key. In a publication: what the request goes on with."""
+    result = yield
+    doing = watch.current("publish")
+    if tree is watch.tree and watch.slots and doing is not None and doing.owner is not None:
+        _attach(watch, watch.ids(result.device_indices).copy(), doing.owner)
+
+
+def consider(watch: OlderWatch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`add_one_req`: a request is looked at for the next batch; admitted, it takes over the slots that it matched."""
+    owner = str(req.rid)
+    with watch.within(Doing("consider", owner=owner)):
+        yield
+    admitted = bool(adder.can_run_list) and adder.can_run_list[-1] is req
+    if admitted and watch.slots and len(req.prefix_indices):
+        watch.san.match(node=present.node_name(req.last_node), ns=present.domain(req), owner=owner)
+        _attach(watch, watch.ids(req.prefix_indices).copy(), owner)
+
+
+def _attach(watch: OlderWatch, slots: Slots, owner: str) -> None:
+    """The owner uses these slots of the cache; those that it uses already are not told again."""
+    slots = slots[~np.isin(slots, np.concatenate(watch.shared.get(owner) or [NONE]))]
+    if not slots.size:
+        return
+    numbers = watch.nodes_at(slots)
+    for number in np.unique(numbers).tolist():
+        watch.san.attach(KV, slots[numbers == number], node=watch.nodes[number] or "?", owner=owner)
+    watch.shared.setdefault(owner, []).append(slots)
+
+
+def inc_lock_ref(watch: OlderWatch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:
+    """One more lock on a node and what is above it; the root has none."""
+    if tree is watch.tree and node is tree.root_node:
+        yield
+        return
+    yield from present.inc_lock_ref(watch, tree, node)
+
+
+def dec_lock_ref(watch: OlderWatch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:
+    """One lock less."""
+    if tree is watch.tree and node is tree.root_node:
+        yield
+        return
+    yield from present.dec_lock_ref(watch, tree, node)

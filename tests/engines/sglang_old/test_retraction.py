@@ -1,0 +1,28 @@
+"""Retraction in the middle of a load. In 0.5.4 the branch of sgl-project/sglang#10871 takes a request that was
+retracted while its prefill was in flight for a delayed decode, and gives back what the retraction gave back before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import loads
+from .bugs import HAS_MIXED_CHUNK_LEAK, HAS_ROW_RACE
+from .server import frames, serving, wait_for
+
+
+def test_retraction(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path, *loads.ARGUMENTS, SGLANG_TEST_RETRACT="1") as served:
+        assert loads.sound(served.port) == (18, [])
+        if HAS_MIXED_CHUNK_LEAK:  # an idle server notices that there are more free slots than slots, and dies
+            assert wait_for(lambda: "memory leak detected" in served.log, 20)
+        served.stop()
+    assert "etract" in served.log
+    assert served.report["failures"] == []
+    rest = [each for each in served.findings if "cache_unfinished_req" not in frames(each["present"])]
+    twice = [each for each in rest if each["kind"] == "double_free"]
+    assert {each["kind"] for each in rest} <= {"double_free"} | ({"race"} if HAS_ROW_RACE else set())
+    assert bool(twice) is HAS_MIXED_CHUNK_LEAK
+    for each in twice:
+        assert each["pool"] == "kv"
+        assert frames(each["present"])[0] == "process_batch_result_prefill"
+        assert "retract_decode" in frames(each["earlier"])
