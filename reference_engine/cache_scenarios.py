@@ -149,7 +149,8 @@ def _matches_the_unfinished(base: EngineConfig, rng: random.Random) -> Scenario:
     [first] = case.arrivals
     once = Oracle(base.model_seed).refine(list(first.prompt), first.sampling, case.config.block_size, 1)
     prompt = (*first.prompt, *once[: case.config.block_size], *random_text(rng, 5))
-    return replace(case, arrivals=[first, Arrival(20, "victim", prompt, _steady(13))], victims=("victim",))
+    victim = Arrival(20, "victim", prompt, _steady(1 + 3 * 12))
+    return replace(case, config=replace(case.config, context_len=128), arrivals=[first, victim], victims=("victim",))
 
 
 BUILDERS: dict[str, Builder] = {

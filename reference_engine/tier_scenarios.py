@@ -100,7 +100,7 @@ def _two_nodes_share_host_slots(base: EngineConfig, rng: random.Random) -> Scena
 
 def _aborted_in_transfer(base: EngineConfig, rng: random.Random) -> Scenario:
     """`steady` decodes; `gone` is aborted while its keys and values are on their way, and `steady` gets its slots."""
-    decodes, tokens = (84, 96) if base.page_size == 16 else (60, 72)
+    decodes, tokens = (84, 96) if base.page_size == 16 else (64, 76)
     arrivals = [
         Arrival(0, "steady", random_text(rng, rng.randint(8, 10)), _steady(decodes)),
         Arrival(3, "gone", random_text(rng, rng.randint(36, 40)), _steady(4), abort_at=5),
