@@ -34,7 +34,7 @@ def test_bounds_are_those_of_all_keys(page_size: int, draft_tokens: int) -> None
             registration = sparse._registered[row]
             for position, slot in enumerate(request.kv.slots[: registration.upto]):
                 bound = sparse._bounds[registration.buffers[position // sparse._block]]
-                assert np.all(engine.kv.keys[0][slot] <= bound)
+                assert np.all(engine.kv.memory.keys[0][slot] <= bound)
                 checked += 1
     assert checked > 1000
 
