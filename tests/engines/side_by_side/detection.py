@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def _one(checker: Checker, fault: str, served: Served, control: Path, tail: Tail
     before = len(hits.read_text().splitlines()) if hits.exists() else 0
     first = len(tail.lines)
     control.write_text(fault)
-    traffic = threading.Thread(target=load.run, args=(served.port, REQUESTS), kwargs={"ends": REQUESTS}, daemon=True)
+    traffic = threading.Thread(target=_traffic, args=(served.port,), daemon=True)
     traffic.start()
     struck_at: float | None = None
     end = time.monotonic() + 60
@@ -143,6 +144,11 @@ def _one(checker: Checker, fault: str, served: Served, control: Path, tail: Tail
     if not told:
         return Seen(True, died=died)
     return Seen(True, max(0.0, told[0].at - struck_at), _words(told[0].text), told[0].at > busy_until, died)
+
+
+def _traffic(port: int) -> None:
+    with suppress(OSError):  # the server may die under it
+        load.run(port, REQUESTS, ends=REQUESTS)
 
 
 def _serves(served: Served) -> bool:
