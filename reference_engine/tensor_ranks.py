@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -111,7 +112,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--biting", action="store_true")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.last)
-    _run(options.rank, options.folder, seeds, bug=options.bug, biting=options.biting)
+    try:
+        _run(options.rank, options.folder, seeds, bug=options.bug, biting=options.biting)
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # gloo's threads still run, and would turn an ordinary end into an abort
 
 
 if __name__ == "__main__":
