@@ -91,8 +91,8 @@ def table(tiny: Path, folder: Path, tell: Callable[[str], None]) -> str:
         tell(f"faults under {checker.name}")
         faults = list(FAULTS)
         number = 0
-        while faults:  # a checker that kills its server needs one for each fault
-            here, faults = (faults[:1], faults[1:]) if checker.kills else (faults, [])
+        while faults:
+            here, faults = (faults[:1], faults[1:]) if checker.once else (faults, [])
             number += 1
             for name, result in _server(checker, here, tiny, folder / f"{checker.name} {number}").items():
                 tell(f"  {name}: {result}")
@@ -161,7 +161,7 @@ def _serves(served: Served) -> bool:
 
 def _words(line: str) -> str:
     """The message, short enough for a table."""
-    for begin in ("AssertionError: ", "ValueError: ", "kvsan: ", "[canary] ", "] "):
+    for begin in ("AssertionError: ", "ValueError: ", "kvsan: ", "kv_canary violation: ", "] "):
         if begin in line:
             line = line.partition(begin)[2]
             break
