@@ -18,8 +18,11 @@ IDLE_WARNS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "0"}
 
 @dataclass(frozen=True)
 class Checker:
-    """One way to watch a server. `says` matches the lines of the log that name a fault. `once`: each fault needs a server
-    of its own, because the first kills it, or leaves contents behind that are found again and again."""
+    """One way to watch a server. `says` matches the lines of the log that name a fault.
+
+    `once`: each fault needs a server of its own, because the first kills it, or leaves contents behind that are found
+    again and again.
+    """
 
     name: str
     says: re.Pattern[str]
