@@ -1,4 +1,4 @@
-"""The tables of 0.5.4 to 0.5.9: what all of these releases have in common, and what each has alone.
+"""The tables of 0.5.4 to 0.5.10: what all of these releases have in common, and what each has alone.
 
 | since | rows | release |
 | --- | --- | --- |
