@@ -6,15 +6,17 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from kvsan.hooks.adapters import sglang
 from kvsan.hooks.adapters.probes import Probe
 from kvsan.hooks.adapters.sglang import requests
 from kvsan.hooks.adapters.sglang.older import table as older
+from kvsan.hooks.adapters.sglang.older.begin import declare_rows
 from kvsan.hooks.adapters.sglang.older.watch import OlderWatch
 from kvsan.hooks.adapters.sglang.table import PROBES, STATEFUL, WINDOWED
 from kvsan.hooks.adapters.sglang.tables import SINCE_0_5_22, TABLES, Table, standing, table_for
-from kvsan.hooks.adapters.sglang.watch import Watch
+from kvsan.hooks.adapters.sglang.watch import ROWS, Watch
 from kvsan.hooks.sanitizer import Sanitizer
 
 
@@ -33,7 +35,8 @@ from kvsan.hooks.sanitizer import Sanitizer
         ("0.5.10.post1", "0.5.9"),
         ("0.5.11", "0.5.11"),
         ("0.5.12.post1", "0.5.11"),
-        ("0.5.21", "0.5.11"),
+        ("0.5.13", "0.5.13"),
+        ("0.5.21", "0.5.13"),
         ("0.5.22", "0.5.22"),
         ("0.5.23", "0.5.23"),
         ("0.6.0.dev1+g0123abc", "0.5.23"),
@@ -44,8 +47,8 @@ def test_the_table_for_a_release(version: str, since: str) -> None:
 
 
 def test_old_releases_have_a_watch_of_their_own() -> None:
-    assert [table.since for table in TABLES if table.watch is OlderWatch] == ["0.5.4", "0.5.6", "0.5.9"]
-    assert {table.watch for table in TABLES[3:]} == {Watch}
+    assert [table.since for table in TABLES if table.watch is OlderWatch] == ["0.5.4", "0.5.6", "0.5.9", "0.5.11"]
+    assert {table.watch for table in TABLES[4:]} == {Watch}
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.since)
@@ -59,6 +62,12 @@ def test_a_place_stands_once_in_a_table(table: Table) -> None:
 def test_the_releases_that_a_table_names_are_its_own(table: Table) -> None:
     assert all(table_for(version) is table for version in (*table.run, *table.compared))
     assert bool(table.run or table.compared) is table.fits
+
+
+def test_0_5_11_differs_from_0_5_9_in_one_place() -> None:
+    before, after = ({each.where for each in probes} for probes in (older.SINCE_0_5_9, older.SINCE_0_5_11))
+    mixin = "sglang.srt.managers.scheduler_runtime_checker_mixin:SchedulerRuntimeCheckerMixin"
+    assert (before - after, after - before) == ({f"{mixin}.self_check_during_idle"}, {f"{mixin}.on_idle"})
 
 
 def test_0_5_22_differs_in_two_places_and_two_groups() -> None:
@@ -82,10 +91,11 @@ def test_0_5_22_differs_in_two_places_and_two_groups() -> None:
         ("0.5.23", None),
         ("0.5.23+cpu", None),
         ("0.5.10.post1", "compared by source"),
+        ("0.5.12", "compared by source"),
         ("0.5.22", "compared by source"),
         ("0.5.7", "only that its places are there is checked"),
         ("0.5.24", "only that its places are there is checked"),
-        ("0.5.16", "is not followed: no table of probes fits 0.5.11 and what comes before 0.5.22"),
+        ("0.5.16", "is not followed: no table of probes fits 0.5.13 and what comes before 0.5.22"),
     ],
 )
 def test_what_is_said_of_a_release(version: str, said: str | None) -> None:
@@ -150,7 +160,7 @@ def test_a_release_that_no_test_runs_is_told(
     assert (watch.san.report().notes, watch.san.report().failures) == (notes, ())
 
 
-# -- what 0.5.10 and 0.5.22 have instead of what their neighbours have
+# -- what 0.5.10, 0.5.11 and 0.5.22 have instead of what their neighbours have
 
 
 def test_the_loop_of_0_5_10_has_a_stream_of_its_own() -> None:
@@ -171,6 +181,18 @@ def test_the_loop_of_0_5_9_works_on_the_stream_that_made_the_scheduler() -> None
     watch.scheduler = SimpleNamespace(default_stream=SimpleNamespace())
     watch.name_streams()
     assert watch.stream_name(watch.scheduler.default_stream) == "sched"
+
+
+@pytest.mark.parametrize(("count", "found"), [(2, []), (3, ["reserved_slot"])])
+def test_from_0_5_11_on_the_first_row_is_for_padding(count: int, found: list[str]) -> None:
+    """The pool says that it has two rows; the table has one more since then."""
+    watch = OlderWatch(Sanitizer())
+    watch.rows = SimpleNamespace(size=2, req_to_token=np.zeros((count, 8), np.int32))
+    declare_rows(watch)
+    watch.san.alloc(ROWS, count - 1, owner="r1")
+    assert watch.san.findings == []
+    watch.san.alloc(ROWS, 0, owner="r2")
+    assert [finding.kind for finding in watch.san.findings] == found
 
 
 class AbortReq(SimpleNamespace):

@@ -58,7 +58,8 @@ TABLES = (
     Table("0.5.4", older.SINCE_0_5_4, OlderWatch, run=("0.5.4",)),
     Table("0.5.6", older.SINCE_0_5_6, OlderWatch, run=("0.5.8.post1",)),
     Table("0.5.9", older.SINCE_0_5_9, OlderWatch, run=("0.5.9",), compared=("0.5.10", "0.5.10.post1")),
-    Table("0.5.11", table.PROBES, Watch, fits=False),
+    Table("0.5.11", older.SINCE_0_5_11, OlderWatch, compared=("0.5.11", "0.5.12", "0.5.12.post1")),
+    Table("0.5.13", table.PROBES, Watch, fits=False),
     Table("0.5.22", SINCE_0_5_22, Watch, compared=("0.5.22",)),
     Table("0.5.23", table.PROBES, Watch, run=("0.5.23",)),
 )
