@@ -25,7 +25,8 @@ class Doctor:
     Imports the engine's modules, but starts nothing. A probe that finds nothing
     costs what its line says; without one that is NEEDED kvsan watches nothing,
     rather than accuse a sound engine; places of other releases may be missing
-    without any loss. Exit status: 0 nothing is lost, 1 something is.
+    without any loss. A release that kvsan's tests do not run is told as one.
+    Exit status: 0 nothing is lost, 1 something is.
     """
 
     name = "doctor"
@@ -64,6 +65,8 @@ def _examine(engine: str) -> int:
     print(
         f"{engine} {version}, Python {sys.version.split()[0]}: {len(found)} probes (those for {table.since} and later)"
     )
+    if said := tables.standing(version):
+        print(f"  {said}")
     for each in found:
         print(f"  {_word(each):<8} {each.probe.where}  [{each.probe.events}]")
         if not each.found:

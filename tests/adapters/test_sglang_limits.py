@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kvsan.hooks.adapters import sglang
 from kvsan.hooks.adapters.probes import Probe, Resolved
+from kvsan.hooks.adapters.sglang.table import PROBES, WINDOWED
 from kvsan.hooks.adapters.sglang.watch import Watch
 from kvsan.hooks.sanitizer import Sanitizer
 
@@ -42,6 +43,12 @@ def watch_over(**changes: Any) -> Watch:
         tree_cache=watch.tree,
     )
     return watch
+
+
+@pytest.fixture(autouse=True)
+def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every place of the table was found."""
+    monkeypatch.setattr(sglang, "_found", [Resolved(each) for each in PROBES])
 
 
 def test_a_plain_scheduler_is_followed() -> None:
@@ -83,6 +90,28 @@ def test_what_is_not_followed_lowers_the_level(device: str, changes: dict[str, A
     assert note.startswith("SGLang: only rows are watched")
     assert why in note
     assert watch.san.tracker.state.level == "rows"
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ([Resolved(each) for each in PROBES], "a ring that every row has for itself"),
+        ([Resolved(each) for each in PROBES if each not in WINDOWED], "set_full_to_swa_mapping and 11 further places"),
+        (
+            [Resolved(each, error="gone" if each is WINDOWED[4] else "") for each in PROBES],
+            "free_swa in this release, without which a sliding window is not followed",
+        ),
+    ],
+)
+def test_a_group_without_its_places_is_not_followed(
+    found: list[Resolved], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang, "_found", found)
+    watch = watch_over()
+    watch.window = SimpleNamespace(allocator=SimpleNamespace(swa_req_ring=True))
+    assert not sglang._can_read_slots(watch, "cpu")
+    (note,) = watch.san.report().notes
+    assert why in note
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from . import disaggregation, host, states, window
 from .older.begin import begin as begin_older
 from .older.watch import OlderWatch
 from .table import DISAGGREGATED, HOSTED, SPECULATIVE, STATEFUL, WINDOWED
-from .tables import installed, stream_probes
+from .tables import installed_version, standing, stream_probes, table_for
 from .watch import KV, ROWS, Watch
 
 PLAIN = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
@@ -41,9 +41,10 @@ def attach(scheduler_class: type) -> None:
         if os.environ.get("KVSAN") != "1":
             return
         sanitizer = alone.start()
-    table = installed()
+    table = table_for(installed_version())
     _watch = table.watch(sanitizer)
-    _found.extend(install(table.probes, _watch))
+    if table.fits:
+        _found.extend(install(table.probes, _watch))
 
 
 def begin(scheduler: Any) -> None:
@@ -52,13 +53,27 @@ def begin(scheduler: Any) -> None:
     if watch is None or watch.scheduler is not None:
         return
     try:
-        if isinstance(watch, OlderWatch):
+        if not _known(watch):
+            watch.scheduler = scheduler
+        elif isinstance(watch, OlderWatch):
             watch.found = _found
             begin_older(watch, scheduler, lambda device: _streams_in_place(watch, device))
         else:
             _begin(watch, scheduler)
     except Exception as error:
         watch.failed("beginning to watch the scheduler", error)
+
+
+def _known(watch: Watch) -> bool:
+    """Is there a table for this release? One that no test has run is told."""
+    version = installed_version()
+    said = standing(version)
+    if not table_for(version).fits:
+        watch.give_up(f"{said}; kvsan doctor sglang names what is missing")
+        return False
+    if said is not None:
+        watch.note(f"{said}.")
+    return True
 
 
 def _begin(watch: Watch, scheduler: Any) -> None:
@@ -154,7 +169,7 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return "the allocator's pages are larger than the cache's"
     if not scheduler.spec_algorithm.is_none():
         if lacks := _lacking(SPECULATIVE):
-            return f"this release has no {lacks}, without which speculative decoding is not followed"
+            return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
         if not scheduler.spec_algorithm.is_ngram():
             return "no server whose drafts come from a model has been seen to stay silent"
     if getattr(watch.tree, "linker", None) is not None:
@@ -169,27 +184,30 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return "slots were handed out before the scheduler was ready"
     if watch.window is not None:
         if lacks := _lacking(WINDOWED):
-            return f"this release has no {lacks}, without which a sliding window is not followed"
+            return f"kvsan does not read {lacks} in this release, without which a sliding window is not followed"
         if why := window.obstacle(watch.window):
             return why
     if _mode(scheduler) == "decode":
         if lacks := _lacking(DISAGGREGATED):
-            return f"this release has no {lacks}, without which transfers are not followed"
+            return f"kvsan does not read {lacks} in this release, without which transfers are not followed"
         if why := disaggregation.obstacle(watch):
             return why
     if watch.states is not None:
         if lacks := _lacking(STATEFUL):
-            return f"this release has no {lacks}, without which recurrent states are not followed"
+            return f"kvsan does not read {lacks} in this release, without which recurrent states are not followed"
         if why := states.obstacle(watch.states):
             return why
     if watch.host is not None:
         if lacks := _lacking(HOSTED):
-            return f"this release has no {lacks}, without which the host tier is not followed"
+            return f"kvsan does not read {lacks} in this release, without which the host tier is not followed"
         if why := host.obstacle(watch, watch.host):
             return why
     return None
 
 
 def _lacking(probes: tuple[Probe, ...]) -> str:
-    """Which of these places this release does not have; empty if it has all."""
-    return ", ".join(each.probe.where for each in _found if each.probe in probes and not each.found)
+    """Which of these places this release does not have, or its table leaves out; empty if all are read."""
+    read = {each.probe for each in _found if each.found}
+    lost = [each.where for each in probes if each not in read]
+    more = f" and {len(lost) - 1} further places" if len(lost) > 1 else ""
+    return f"{lost[0]}{more}" if lost else ""

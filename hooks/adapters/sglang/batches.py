@@ -14,7 +14,9 @@ Reading = Generator[None, Any, None]
 
 
 def iteration(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Reading:
-    """`get_next_batch_to_run`: the iteration before is over, if anything happened in it."""
+    """`get_next_batch_to_run`: the iteration before is over, if anything happened in it. Rows are written before the
+    first batch is launched, and the loop's stream may be drawn when it starts."""
+    watch.name_streams()
     if watch.san.events not in (watch.events_at_step, watch.events_at_idle):
         watch.san.step()
         watch.events_at_step = watch.san.events

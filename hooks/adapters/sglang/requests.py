@@ -83,6 +83,14 @@ def aborted_outside(watch: Watch, scheduler: Any, abort_req: Any, req: Any) -> R
             end(watch, rid)
 
 
+def sent(watch: Watch, sender: Any, output: Any, recv_obj: Any = None) -> Reading:
+    """`send_output(output, req)`: how 0.5.22 says that a request ends that is in no batch; and much else."""
+    if type(output).__name__ == "AbortReq" and recv_obj is not None:
+        yield from aborted_outside(watch, None, output, recv_obj)
+    else:
+        yield
+
+
 # -- sessions
 
 

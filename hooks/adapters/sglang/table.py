@@ -1,6 +1,7 @@
 """The table of probes: every place in SGLang that is observed, which events it gives, and what is lost without it.
 
-Places are those of 0.5.23. A place that an installed release does not have is told by `kvsan doctor sglang`.
+Places are those of 0.5.23; `tables` says which releases get them. A place that an installed release does not have is
+told by `kvsan doctor sglang`.
 """
 
 from __future__ import annotations

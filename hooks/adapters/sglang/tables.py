@@ -1,4 +1,4 @@
-"""Which table of probes goes with which release of SGLang."""
+"""Which table of probes goes with which release of SGLang, and what is known of how it fits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...sanitizer import Sanitizer
 from ..probes import Probe
-from . import table
+from . import requests, table, tree
 from .older import table as older
 from .older.watch import OlderWatch
 from .watch import Watch
@@ -22,13 +22,46 @@ class Table:
     since: str
     probes: tuple[Probe, ...]
     watch: Callable[[Sanitizer], Watch]
+    run: tuple[str, ...] = ()
+    """Releases that kvsan's tests run."""
+    compared: tuple[str, ...] = ()
+    """Releases that no test runs, whose places were compared by source with those of a release that one does."""
+    fits: bool = True
+    """Whether the probes mean in these releases what their readers take them to mean; else nothing is watched."""
 
+
+_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+
+_OTHERS_IN_0_5_22 = {
+    f"{_TREE}._apply_eviction_result": Probe(
+        f"{_TREE}._free_values", "evict", tree.evict, "what is evicted"
+    ),  # what the other one does with slots; called at the same six points
+    "sglang.srt.managers.scheduler:Scheduler.send_abort_output": Probe(
+        "sglang.srt.managers.scheduler_components.output_sender:SenderWrapper.send_output",
+        "req_abort, req_end",
+        requests.sent,
+        "aborts in the queue",
+        needed=False,
+    ),
+}
+"""Places of 0.5.22, by those of 0.5.23 that they stand for."""
+
+SINCE_0_5_22: tuple[Probe, ...] = tuple(
+    _OTHERS_IN_0_5_22.get(each.where, each)
+    for each in table.PROBES
+    if each not in table.WINDOWED and each not in table.STATEFUL
+)
+"""Without sliding windows, whose publications go on with what a lookup finds, which may be less than what was inserted;
+and without recurrent states, whose buffers do not say which of their places are empty."""
 
 TABLES = (
-    Table("0.5.4", older.SINCE_0_5_4, OlderWatch),
-    Table("0.5.6", older.SINCE_0_5_6, OlderWatch),
-    Table("0.5.9", older.SINCE_0_5_9, OlderWatch),
-    Table("0.5.10", table.PROBES, Watch),
+    Table("0.5.4", older.SINCE_0_5_4, OlderWatch, run=("0.5.4",)),
+    Table("0.5.6", older.SINCE_0_5_6, OlderWatch, run=("0.5.8.post1",)),
+    Table("0.5.9", older.SINCE_0_5_9, OlderWatch, run=("0.5.9",), compared=("0.5.10", "0.5.10.post1")),
+    Table("0.5.11", older.SINCE_0_5_11, OlderWatch, compared=("0.5.11", "0.5.12", "0.5.12.post1")),
+    Table("0.5.13", table.PROBES, Watch, fits=False),
+    Table("0.5.22", SINCE_0_5_22, Watch, compared=("0.5.22",)),
+    Table("0.5.23", table.PROBES, Watch, run=("0.5.23",)),
 )
 
 stream_probes = table.stream_probes
@@ -42,7 +75,25 @@ def table_for(version: str) -> Table:
 
 def installed() -> Table:
     """The table for the installed release."""
-    return table_for(importlib.metadata.version("sglang"))
+    return table_for(installed_version())
+
+
+def installed_version() -> str:
+    """The installed release."""
+    return importlib.metadata.version("sglang")
+
+
+def standing(version: str) -> str | None:
+    """What to know of a release that kvsan's tests do not run; None of one that they do."""
+    table, release = table_for(version), version.partition("+")[0]
+    if release in table.run:
+        return None
+    if not table.fits:
+        end = TABLES[TABLES.index(table) + 1].since
+        return f"SGLang {version} is not followed: no table of probes fits {table.since} and what comes before {end}"
+    if release in table.compared:
+        return f"SGLang {version} was not run by kvsan's tests; its places were compared by source"
+    return f"SGLang {version} was not run by kvsan's tests; only that its places are there is checked"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

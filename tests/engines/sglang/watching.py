@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from kvsan.hooks.adapters.probes import install
-from kvsan.hooks.adapters.sglang.table import PROBES, stream_probes
+from kvsan.hooks.adapters.sglang.tables import installed, stream_probes
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Watch
 from kvsan.hooks.sanitizer import Sanitizer
 
@@ -22,7 +22,7 @@ class CpuModule:
 
 def begin(rows: Any, allocator: Any, **options: Any) -> Watch:
     """The watch, its eyes open on a row pool and an allocator of token slots; `options` are the sanitizer's."""
-    found = install((*PROBES, *stream_probes("cpu")), WATCH)
+    found = install((*installed().probes, *stream_probes("cpu")), WATCH)
     assert all(each.found for each in found if not each.probe.older)
     WATCH.__init__(Sanitizer(**options))  # type: ignore[misc]
     page, size = int(allocator.page_size), int(allocator.size)

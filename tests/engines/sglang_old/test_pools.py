@@ -13,6 +13,7 @@ import pytest
 import torch
 from kvsan.hooks.adapters.probes import install
 from kvsan.hooks.adapters.sglang.older import requests
+from kvsan.hooks.adapters.sglang.older.begin import declare_rows
 from kvsan.hooks.adapters.sglang.older.watch import OlderWatch
 from kvsan.hooks.adapters.sglang.tables import installed
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing
@@ -67,7 +68,7 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     _watch.device_module = torch.cpu
     _watch.scheduler = SimpleNamespace(forward_ct=0, default_stream=torch.cpu.current_stream())
     _watch.name_streams()
-    _watch.san.pool(ROWS, kind="row", size=2)
+    declare_rows(_watch)
     _watch.san.pool(KV, kind="kv", size=SIZE + page, page=page, reserved=np.arange(page))
     _watch.node_of = np.zeros(SIZE + page, np.int64)
     _watch.blind = False

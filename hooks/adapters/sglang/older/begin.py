@@ -40,12 +40,18 @@ def begin(watch: OlderWatch, scheduler: Any, in_place: Callable[[str], bool]) ->
     if device != "cpu":
         watch.note(f"SGLang: only rows are watched, not token slots: slot ids are on the device ({device}).")
         watch.san.watch_rows_only()
-    watch.san.pool(ROWS, kind="row", size=int(watch.rows.size))
+    declare_rows(watch)
     size = (int(watch.kv.size) // page + 1) * page if watch.slots else 1
     watch.san.pool(KV, kind="kv", size=size, page=page if watch.slots else 1, reserved=np.arange(min(page, size)))
     watch.node_of = np.zeros(size, np.int64)
     watch.blind = False
     watch.check()
+
+
+def declare_rows(watch: OlderWatch) -> None:
+    """The request rows; from 0.5.11 on there is one more of them, the first, which padding stands for."""
+    count = int(watch.rows.req_to_token.shape[0])
+    watch.san.pool(ROWS, kind="row", size=count, reserved=np.arange(count - int(watch.rows.size)))
 
 
 def obstacle(watch: OlderWatch) -> str | None:

@@ -1,10 +1,11 @@
-"""The tables of 0.5.4 to 0.5.9: what all of these releases have in common, and what each has alone.
+"""The tables of 0.5.4 to 0.5.12: what all of these releases have in common, and what each has alone.
 
 | since | rows | release |
 | --- | --- | --- |
 | 0.5.4 | `alloc(n)`, `free(row)`; another row for every chunk | `cache_finished_req` |
 | 0.5.6 | the same | `release_kv_cache` |
 | 0.5.9 | `alloc(reqs)`, `free(req)`; kept between chunks | the same |
+| 0.5.11 | the same, numbered from 1 | the same |
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ _BACK = "who gives token slots back"
 _TREES = "what the prefix cache holds"
 _MAPS = "what rows map, and who owns it"
 _ENDS = "when requests end"
+
+
+def _at_idle(name: str) -> Probe:
+    mixin = "sglang.srt.managers.scheduler_runtime_checker_mixin:SchedulerRuntimeCheckerMixin"
+    return Probe(f"{mixin}.{name}", "idle, count", loop.idle, "leaks at idle, the engine's totals", needed=False)
+
+
+_IDLE = _at_idle("self_check_during_idle")
 
 _ALL: tuple[Probe, ...] = (
     # token slots, page 1 and above
@@ -78,13 +87,7 @@ _ALL: tuple[Probe, ...] = (
         loop.forward,
         "on which stream batches read",
     ),
-    Probe(
-        "sglang.srt.managers.scheduler_runtime_checker_mixin:SchedulerRuntimeCheckerMixin.self_check_during_idle",
-        "idle, count",
-        loop.idle,
-        "leaks at idle, the engine's totals",
-        needed=False,
-    ),
+    _IDLE,
 )
 
 _ROWS_BY_NUMBER = (
@@ -113,3 +116,5 @@ SINCE_0_5_9: tuple[Probe, ...] = (
     Probe(f"{_ROWS}.alloc", "alloc, reuse", rows.alloc_reqs, "who holds rows"),
     Probe(f"{_ROWS}.free", "free", rows.free, "who gives rows back"),
 )
+
+SINCE_0_5_11: tuple[Probe, ...] = tuple(_at_idle("on_idle") if each is _IDLE else each for each in SINCE_0_5_9)

@@ -55,10 +55,12 @@ def _key_and_value(key: Any = None, value: Any = None, *rest: Any, params: Any =
 
 
 def _leaf(tree: Any, key: Any) -> Any:
-    """The node where a key that was just inserted ends."""
+    """The node where a key that was just inserted ends. Up to 0.5.10 the tree says by what a node finds its children;
+    then keys do."""
+    child_key = getattr(tree, "get_child_key_fn", None) or (lambda key: key.child_key(tree.page_size))
     node = tree.root_node
     while len(key):
-        node = node.children.get(tree.get_child_key_fn(key))
+        node = node.children.get(child_key(key))
         if node is None:
             raise LookupError("what was inserted into the prefix cache is not found in it")
         key = key[len(node.key) :]

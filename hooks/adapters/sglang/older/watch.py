@@ -55,11 +55,12 @@ class OlderWatch(Watch):
         return self.stream_name(self.device_module.current_stream())
 
     def name_streams(self) -> None:
-        """The scheduler works on the stream that was current when it was made."""
+        """Up to 0.5.9 the scheduler works on the stream that was current when it was made; then on one of its own."""
         super().name_streams()
-        stream = self.scheduler.default_stream
-        key = getattr(stream, "cuda_stream", None)
-        self.streams[id(stream) if key is None else key] = "sched"
+        stream = getattr(self.scheduler, "default_stream", None)
+        if stream is not None:
+            key = getattr(stream, "cuda_stream", None)
+            self.streams[id(stream) if key is None else key] = "sched"
 
     def actor(self) -> str | None:
         """As for any scheduler; while results are taken in, which is one loop over the requests, its loop variable
