@@ -36,9 +36,10 @@ $(READY): pyproject.toml setup.py Makefile
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" --editable ".[engine,test,spy,check]"
 	@touch $@
 
+# The other bugs: make demo BUG=NAME.
 demo: $(READY)
-	@echo "== demo: examples/demo.py"
-	$(BIN)/python examples/demo.py
+	@echo "== demo: examples/demo.py$(if $(BUG), with the bug $(BUG))"
+	$(BIN)/python examples/demo.py $(if $(BUG),--bug $(BUG))
 
 test: $(READY)
 	@echo "== test: pytest, two processes, $(TEST_SECONDS) seconds at most"

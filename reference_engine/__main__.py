@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict, fields
 
@@ -80,7 +81,11 @@ def main(arguments: list[str] | None = None) -> int:
     client.add_argument("--concurrency", type=int, default=8)
     options = parser.parse_args(arguments)
     if options.command == "bugs":
-        return _bugs(options.format)
+        try:
+            return _bugs(options.format)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed into the pipe
+            return 141
     if options.command == "client":
         return run(options.host, options.port, options.workload, options.seed, options.count, options.concurrency)
     try:
@@ -110,6 +115,7 @@ def _bugs(form: str) -> int:
             print(f"    collides     {bug.earlier}")
         print(f"    what happens {bug.summary}")
         print(f"    consequence  {bug.consequence}")
+    sys.stdout.flush()
     return 0
 
 
