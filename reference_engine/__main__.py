@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             return _bugs(options.format)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed into the pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush into it
             return 141
     if options.command == "client":
         return run(options.host, options.port, options.workload, options.seed, options.count, options.concurrency)
