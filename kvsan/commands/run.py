@@ -133,12 +133,12 @@ def _run(command: Sequence[str], options: Options) -> int:
     try:
         child = supervisor.wait(look)
         supervisor.linger(LINGER_SECONDS, lambda: not tree.unsettled())
+        report = _collect(spool, tree, child)
+        found = bool(report.findings) and not options.keep_exitcode
+        status = options.error_exitcode if found else child.exit_status()
+        _publish(report, options, status)
     finally:
-        supervisor.restore()
-    report = _collect(spool, tree, child)
-    found = bool(report.findings) and not options.keep_exitcode
-    status = options.error_exitcode if found else child.exit_status()
-    _publish(report, options, status)
+        supervisor.restore()  # not earlier: who stops a server that has just died must not stop its report
     return status
 
 

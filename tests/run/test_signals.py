@@ -104,6 +104,26 @@ def test_findings_count_for_more_than_the_signal(tmp_path: Path) -> None:
     assert "was ended by SIGTERM" in got.notes
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_who_stops_a_command_that_has_just_ended_does_not_stop_its_report(name: str, tmp_path: Path) -> None:
+    """The second report file is a pipe that nobody reads yet: the wrapper is held while it writes."""
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    code = program(tmp_path, "import fake; fake.find('a')")
+    wrapper = start(tmp_path, [sys.executable, code], ["--report", str(pipe)])
+    end = time.monotonic() + 30
+    while not (tmp_path / "report.json").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    wrapper.send_signal(getattr(signal, name))
+    time.sleep(0.3)
+    assert wrapper.poll() is None
+    assert "race" in pipe.read_text()
+    got = outcome(tmp_path, wrapper)
+    assert (got.status, got.tokens) == (88, {"a"})
+    assert "SUMMARY: kvsan: " in got.err
+
+
 def test_a_command_killed_by_somebody_else_gives_128_and_the_signal(tmp_path: Path) -> None:
     wrapper = start(tmp_path, [sys.executable, program(tmp_path, WAITS.format(before=""))])
     os.kill(ready(wrapper), signal.SIGKILL)
