@@ -158,7 +158,7 @@ def serving(
     served = Served(port, folder, process, wrapped)
     try:
         if (
-            not wait_for(lambda: process.poll() is not None or _healthy(port), BOOT_SECONDS)
+            not wait_for(lambda: process.poll() is not None or healthy(port), BOOT_SECONDS)
             or process.poll() is not None
         ):
             raise AssertionError(f"the server did not come up:\n{served.log[-3000:]}")
@@ -167,7 +167,8 @@ def serving(
         served.stop()
 
 
-def _healthy(port: int) -> bool:
+def healthy(port: int) -> bool:
+    """Does the server on the port answer?"""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
             return True

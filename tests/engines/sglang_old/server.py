@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +16,9 @@ from typing import Any
 
 import psutil
 
-BOOT_SECONDS = 240.0
+from ..sglang.server import BOOT_SECONDS, STOP_SECONDS, free_port, healthy, wait_for
+
 PATIENCE_SECONDS = 4.0
-STOP_SECONDS = 45.0
 
 KERNELS = textwrap.dedent(
     '''
@@ -130,9 +126,7 @@ def serving(
     model: Path, folder: Path, *arguments: str, options: tuple[str, ...] = (), **variables: str
 ) -> Iterator[Served]:
     """A server under `kvsan run` for the duration."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     command = [
         sys.executable, "-m", "kvsan", "run", "--report", str(folder / "report.json"), *options, "--",
         sys.executable, "-m", "sglang.launch_server", "--model-path", str(model), "--load-format", "dummy",
@@ -146,29 +140,11 @@ def serving(
         )
     served = Served(port, folder, process)
     try:
-        if not wait_for(lambda: not served.alive or _healthy(port), BOOT_SECONDS) or not served.alive:
+        if not wait_for(lambda: not served.alive or healthy(port), BOOT_SECONDS) or not served.alive:
             raise AssertionError(f"the server did not come up:\n{served.log[-3000:]}")
         yield served
     finally:
         served.stop()
-
-
-def _healthy(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def wait_for(what: Callable[[], bool], seconds: float) -> bool:
-    """Does it become true in time?"""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if what():
-            return True
-        time.sleep(0.2)
-    return what()
 
 
 def frames(access: dict[str, Any]) -> list[str]:
