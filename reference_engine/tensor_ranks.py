@@ -112,12 +112,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--biting", action="store_true")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.last)
+    status = 0
     try:
         _run(options.rank, options.folder, seeds, bug=options.bug, biting=options.biting)
     except Exception:
         traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)  # gloo's threads still run, and would turn an ordinary end into an abort
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # gloo's threads still run, and at times turn an ordinary end into an abort; every file is closed
 
 
 if __name__ == "__main__":
