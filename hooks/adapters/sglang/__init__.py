@@ -15,7 +15,7 @@ from ..probes import Probe, Resolved, install
 from . import disaggregation, host, states, window
 from .older.begin import begin as begin_older
 from .older.watch import OlderWatch
-from .table import DISAGGREGATED, HOSTED, SPECULATIVE, STATEFUL, WINDOWED
+from .table import DECODING, HOSTED, PREFILLING, SPECULATIVE, STATEFUL, WINDOWED
 from .tables import installed_version, standing, stream_probes, table_for
 from .watch import KV, ROWS, Watch
 
@@ -26,6 +26,8 @@ PARTS = {"full", "swa", "mamba"}
 """What the prefix cache may keep for a node: token slots, window slots, a recurrent state."""
 PLAIN_ROWS = ("ReqToTokenPool", "HybridReqToTokenPool", "DecodeReqToTokenPool")
 """The row pools that hand rows out through the probes; of another one, every row would look as if nobody held it."""
+ROLES = {"null": (), "prefill": PREFILLING, "decode": DECODING}
+"""What part of a disaggregated service a server may have, null being the whole; and the probes that it needs."""
 
 _watch: Watch | None = None
 _found: list[Resolved] = []
@@ -90,8 +92,8 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     if type(watch.rows).__name__ not in PLAIN_ROWS:
         watch.give_up(f"the rows of a {type(watch.rows).__name__} are not followed yet")
         return
-    if _mode(scheduler) not in ("null", "decode"):
-        watch.give_up("rows and slots that other servers read are not followed yet")
+    if _mode(scheduler) not in ROLES:
+        watch.give_up(f"a server whose part in a disaggregated service is {_mode(scheduler)} is not followed yet")
         return
     device = str(scheduler.device).partition(":")[0]
     if not _streams_in_place(watch, device):
@@ -119,7 +121,7 @@ def _begin(watch: Watch, scheduler: Any) -> None:
 
 
 def _mode(scheduler: Any) -> str:
-    """What part of a disaggregated service this server is: null (the whole), prefill or decode."""
+    """What part of a disaggregated service this server is."""
     return str(getattr(scheduler.disaggregation_mode, "value", "null"))
 
 
@@ -187,8 +189,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
             return f"kvsan does not read {lacks} in this release, without which a sliding window is not followed"
         if why := window.obstacle(watch.window):
             return why
-    if _mode(scheduler) == "decode":
-        if lacks := _lacking(DISAGGREGATED):
+    if _mode(scheduler) != "null":
+        if lacks := _lacking(ROLES[_mode(scheduler)]):
             return f"kvsan does not read {lacks} in this release, without which transfers are not followed"
         if why := disaggregation.obstacle(watch):
             return why

@@ -92,13 +92,13 @@ def wait_stream(watch: Watch, stream: Any, other: Any) -> Reading:
 
 def wait_event(watch: Watch, stream: Any, event: Any) -> Reading:
     """`stream.wait_event(event)`."""
-    watch.san.wait(event=_event(event), agent=watch.stream_name(stream))
+    watch.san.wait(event=event_name(event), agent=watch.stream_name(stream))
     yield
 
 
 def event_wait(watch: Watch, event: Any, stream: Any = None) -> Reading:
     """`event.wait(stream=None)`: the current stream waits, where none is named."""
-    watch.san.wait(event=_event(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
+    watch.san.wait(event=event_name(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
     yield
 
 
@@ -113,7 +113,7 @@ def barrier(watch: Watch, scheduler: Any) -> Reading:
 
 def record_event(watch: Watch, event: Any, stream: Any = None) -> Reading:
     """`event.record(stream=None)`: on the current stream, where none is named."""
-    watch.san.record(event=_event(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
+    watch.san.record(event=event_name(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
     yield
 
 
@@ -121,11 +121,12 @@ def synchronize_event(watch: Watch, event: Any) -> Reading:
     """`event.synchronize()`."""
     yield
     if threading.get_ident() == watch.thread:
-        watch.san.sync(on=f"event:{_event(event)}")
+        watch.san.sync(on=f"event:{event_name(event)}")
         host.ended(watch, event)
 
 
-def _event(event: Any) -> str:
+def event_name(event: Any) -> str:
+    """What an event is called."""
     return f"event {id(event):x}"
 
 

@@ -1,8 +1,9 @@
-"""A decode server that prefill servers fill: rows and slots are taken ahead of a request's first step, and its keys and
-values arrive while nobody here looks.
+"""The two sides of a disaggregated service. A decode server takes rows and slots ahead of a request's first step, and keys
+and values arrive while nobody here looks. A prefill server sends what it has computed, and nobody here looks either.
 
 A transfer uses its slots from the call that tells the other side where to write until the engine takes the request
-over, or gives it up.
+over, or gives it up; on a prefill server from the call that hands them to a request's sender until the engine has seen
+that sender conclude, or aborts it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,29 @@ from typing import Any
 
 import numpy as np
 
+from . import requests
+from .batches import event_name
+from .rows import row_slots
 from .watch import KV, Watch
 
 Reading = Generator[None, Any, None]
 
+NIC = "nic"
+"""The agent of transfers between servers."""
+
 
 def obstacle(watch: Watch) -> str | None:
-    """Why the slots of a decode server cannot be followed."""
+    """Why the slots of a server that other servers write or read cannot be followed."""
     if watch.window is not None or watch.states is not None or watch.host is not None:
-        return "window slots, recurrent states and host copies that other servers fill are not followed yet"
+        return "window slots, recurrent states and host copies of a disaggregated service are not followed yet"
+    if not watch.scheduler.spec_algorithm.is_none():
+        return "drafts in a disaggregated service are not followed yet"
+    if getattr(watch.scheduler.server_args, "enable_pd_role_switch", False):
+        return "a server that may change between prefill and decode is not followed yet"
     return None
+
+
+# -- a decode server
 
 
 def pre_alloc(watch: Watch, queue: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
@@ -41,7 +55,7 @@ def announce(
     slots = np.asarray(kv_indices).reshape(-1).astype(np.int64)
     if slots.size:
         owner = watch.owner_of(decode_req.req)
-        watch.san.xfer_begin(KV, slots, xfer=transfer(decode_req), access="write", owner=owner, agent="nic")
+        watch.san.xfer_begin(KV, slots, xfer=transfer(decode_req), access="write", owner=owner, agent=NIC)
         watch.arriving.add(transfer(decode_req))
     yield
 
@@ -58,3 +72,70 @@ def over(watch: Watch, queue: Any, decode_req: Any, *args: Any, **kwargs: Any) -
 def transfer(decode_req: Any) -> str:
     """What the transfer of a request is called."""
     return f"arrival of {decode_req.req.rid}"
+
+
+# -- a prefill server
+
+CONCLUDED = (0, 4)
+"""`KVPoll.Failed` and `KVPoll.Success`."""
+NO_WAIT = "NixlKVSender"
+"""The sender whose transfers do not wait for the event that an early send is given."""
+
+
+def send(watch: Watch, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`_send_kv_chunk`: from here on the other side, or a thread for it, reads the next piece of the request's row. What
+    is cached may be sent while the forward that computes it is on its way; such a send waits for an event of its own."""
+    if not watch.slots or scheduler.req_to_token_pool is not watch.rows:
+        yield
+        return
+    sender, begin = req.disagg_kv_sender, int(req.start_send_idx)
+    early = getattr(sender, "_early_send_wait_event", None)
+    yield
+    slots = row_slots(watch, req.kv, begin, int(req.start_send_idx))
+    if not slots.size:
+        return
+    if early is not None and type(sender).__name__ != NO_WAIT:
+        watch.san.wait(event=event_name(early), agent=NIC)
+    name = f"send of {req.rid}"
+    watch.san.xfer_begin(KV, slots, xfer=name, access="read", owner=watch.owner_of(req), agent=NIC)
+    watch.sending[id(sender)] = (sender, name)
+
+
+def polled(watch: Watch, pollers: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`poll_and_all_reduce_attn_cp_tp_group`: how the engine learns, on all ranks alike, that a transfer is over."""
+    states = yield
+    if watch.sending:
+        for sender, state in zip(pollers, states, strict=True):
+            if state in CONCLUDED:
+                _sent(watch, sender)
+
+
+def stopped(watch: Watch, sender: Any) -> Reading:
+    """`abort` of a sender: the engine gives the transfer up, and what still arrives is thrown away."""
+    yield
+    _sent(watch, sender)
+
+
+def _sent(watch: Watch, sender: Any) -> None:
+    _, name = watch.sending.pop(id(sender), (None, None))
+    if name is not None:
+        watch.san.xfer_end(xfer=name)
+
+
+def requeue(watch: Watch, scheduler: Any, req: Any) -> Reading:
+    """`optimistic_release_and_requeue`: a request that was computed before anybody could take it will be computed
+    again."""
+    watch.san.req_retract(owner=str(req.rid))
+    yield
+
+
+def refused(watch: Watch, scheduler: Any, req: Any) -> Reading:
+    """`handle_bootstrap_failure` and `release_aborted_prefill_waiting_req`: a request ends that is in no batch, and gives
+    back what an earlier attempt left it before it says so."""
+    rid = str(req.rid)
+    watch.aborted.add(rid)
+    yield
+    watch.aborted.discard(rid)
+    if rid in watch.live:
+        watch.san.req_abort(owner=rid)
+        requests.end(watch, rid)

@@ -14,12 +14,15 @@ Reading = Generator[None, Any, None]
 
 
 def queued(watch: Watch, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
-    """A request enters the queue; a retracted one is there again."""
-    retracted = bool(args[0] if args else kwargs.get("is_retracted", False))
+    """A request enters the queue, if it is let in; a retracted one is there again."""
+    rid, retracted = str(req.rid), bool(args[0] if args else kwargs.get("is_retracted", False))
     if not retracted:
-        watch.live.add(str(req.rid))
-        watch.san.req_start(owner=str(req.rid))
+        watch.live.add(rid)
+        watch.san.req_start(owner=rid)
     yield
+    if req.finished() and not req.kv.holds_kv and rid in watch.live:  # turned away at the door
+        watch.san.req_abort(owner=rid)
+        end(watch, rid)
 
 
 def release(watch: Watch, req: Any, tree_cache: Any, **kwargs: Any) -> Reading:

@@ -120,7 +120,7 @@ _DECODE_ROWS = f"{_DECODE}:DecodeReqToTokenPool"
 _PREALLOC, _ARRIVAL = f"{_DECODE}:DecodePreallocQueue", f"{_DECODE}:DecodeTransferQueue"
 _ARRIVALS = "slots that other servers write"
 
-DISAGGREGATED: tuple[Probe, ...] = (
+DECODING: tuple[Probe, ...] = (
     Probe(f"{_DECODE_ROWS}.alloc", "alloc, reuse", rows.alloc, "who holds rows", needed=False),
     Probe(f"{_DECODE_ROWS}.free", "free", rows.free, "who gives rows back", needed=False),
     Probe(f"{_DECODE_ROWS}.clear", "reset", rows.clear, "flushes of the cache", needed=False),
@@ -131,6 +131,49 @@ DISAGGREGATED: tuple[Probe, ...] = (
     Probe(f"{_ARRIVAL}._release_request", "xfer_end", disaggregation.over, _ARRIVALS, needed=False),
 )
 """A decode server that other servers fill; where one of these has no place, its slots are not followed."""
+
+_PREFILL = "sglang.srt.disaggregation.prefill:SchedulerDisaggregationPrefillMixin"
+_SENDS, _REFUSED = "slots that other servers read", "requests that end in a prefill server's queues"
+
+PREFILLING: tuple[Probe, ...] = (
+    Probe(f"{_PREFILL}.get_next_disagg_prefill_batch_to_run", "step", batches.iteration, "steps", needed=False),
+    Probe(f"{_PREFILL}._send_kv_chunk", "xfer_begin", disaggregation.send, _SENDS, needed=False),
+    Probe(
+        "sglang.srt.disaggregation.utils:poll_and_all_reduce_attn_cp_tp_group",
+        "xfer_end",
+        disaggregation.polled,
+        _SENDS,
+        needed=False,
+    ),
+    Probe(
+        "sglang.srt.disaggregation.common.conn:CommonKVSender.abort",
+        "xfer_end",
+        disaggregation.stopped,
+        _SENDS,
+        needed=False,
+    ),
+    Probe(
+        "sglang.srt.disaggregation.fake.conn:FakeKVSender.abort",
+        "xfer_end",
+        disaggregation.stopped,
+        _SENDS,
+        needed=False,
+    ),
+    Probe(
+        f"{_PREFILL}.optimistic_release_and_requeue", "req_retract", disaggregation.requeue, "retractions", needed=False
+    ),
+    Probe(
+        f"{_PREFILL}.handle_bootstrap_failure", "req_abort, req_end", disaggregation.refused, _REFUSED, needed=False
+    ),
+    Probe(
+        f"{_PREFILL}.release_aborted_prefill_waiting_req",
+        "req_abort, req_end",
+        disaggregation.refused,
+        _REFUSED,
+        needed=False,
+    ),
+)
+"""A prefill server that other servers read from; where one of these has no place, it is not followed."""
 
 _AHEAD = "what rows map in speculative decoding"
 
@@ -240,7 +283,7 @@ _PLAIN: tuple[Probe, ...] = (
     ),
 )
 
-PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS, *SPECULATIVE, *HOSTED, *DISAGGREGATED)
+PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS, *SPECULATIVE, *HOSTED, *DECODING, *PREFILLING)
 
 
 def stream_probes(device: str) -> tuple[Probe, ...]:

@@ -68,10 +68,12 @@ class Watch:
         """Owners that have begun and not ended."""
         self.arriving: set[str] = set()
         """Transfers from other servers that are under way."""
+        self.sending: dict[int, tuple[Any, str]] = {}
+        """Transfers to other servers that are under way, by the id of the engine's sender: that, and their name."""
         self.beaming: set[str] = set()
         """Requests with several rows, whose cells are not told."""
         self.aborted: set[str] = set()
-        """Requests that were aborted in the queue and still hold a recurrent state."""
+        """Requests that were aborted outside of a batch and have yet to give back what they hold."""
         self.shared: dict[str, list[Slots]] = {}
         """Slots of the tree that an owner uses, by owner, as they were attached."""
         self.node_of: npt.NDArray[np.int64] = NONE
