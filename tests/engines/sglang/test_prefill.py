@@ -1,0 +1,222 @@
+"""SGLang's queues and senders of a prefill server under the adapter's probes, without a server: each fault once, and the
+same use without it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from kvsan.hooks.adapters.sglang import disaggregation
+from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Watch
+from sglang.srt.disaggregation import prefill, utils
+from sglang.srt.disaggregation.base import KVPoll
+from sglang.srt.disaggregation.common.conn import CommonKVSender
+from sglang.srt.disaggregation.fake import FakeKVSender
+from sglang.srt.disaggregation.nixl.conn import NixlKVSender
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+from sglang.srt.mem_cache.common import release_kv_cache
+
+from .test_cache import SIZE, compute, core, finish, look_up, prompt, settle, watch
+from .watching import begin, kinds
+
+__all__ = ["core", "watch"]
+
+
+class Server(prefill.SchedulerDisaggregationPrefillMixin):
+    """As much of a prefill server's scheduler as its queues and sends ask for."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.token_to_kv_pool_allocator, self.req_to_token_pool, self.tree_cache = watch.kv, watch.rows, watch.tree
+        self.enable_overlap, self.enable_staging = True, False
+        self.forward_stream = torch.cpu.Stream()
+        self.kv_checksum_computer = self.scheduler_stage_metrics = None
+        self.attn_cp_cpu_group = self.attn_tp_cpu_group = None
+        self.disagg_metadata_buffers = SimpleNamespace(set_buf=lambda req: None)
+        self.disagg_prefill_bootstrap_queue = SimpleNamespace(
+            kv_manager=SimpleNamespace(kv_args=SimpleNamespace(state_types=[]))
+        )
+        self.disagg_prefill_pending_chunk_rids: set[str] = set()
+        self.disagg_prefill_inflight_queue: list[Any] = []
+        self.waiting_queue: list[Any] = []
+        self.output_streamer = SimpleNamespace(stream_output=lambda *answers: None)
+        self.metrics_reporter = SimpleNamespace(enable_metrics=False)
+        self.processed_tokens_counter = 0
+        self.req_to_metadata_buffer_idx_allocator = None
+
+    def _release_aborted_request(self, req: Any) -> None:
+        """Nothing of the cache's is left behind here."""
+
+    def computes(self, rid: str, *parts: int, length: int | None = None) -> Any:
+        """A request whose prompt is computed and published, with the stand-in's sender."""
+        return self.prepares(rid, prompt(*parts)[:length], FakeKVSender(SimpleNamespace(), "nowhere", 1))
+
+    def prepares(self, rid: str, tokens: list[int], sender: Any) -> Any:
+        req = look_up(self.watch, rid, tokens)
+        req.disagg_kv_sender, req.bootstrap_host = sender, "nowhere"
+        req.pending_bootstrap, req.start_send_idx, req.metadata_buffer_index = False, 0, -1
+        compute(self.watch, req)
+        return req
+
+    def sends(self, req: Any) -> set[int]:
+        """The last piece of a request is sent, and the request waits until that is over; the slots of its row."""
+        self.disagg_prefill_inflight_queue.append(req)
+        self.send_kv_chunk(req, last_chunk=True)
+        return set(self.watch.rows.req_to_token[req.kv.req_pool_idx, : len(req.origin_input_ids)].tolist())
+
+
+@pytest.fixture
+def server(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A prefill server of one rank."""
+    monkeypatch.setattr(utils, "all_reduce_flags", lambda *, flags, group, op: flags)
+    monkeypatch.setattr(torch.cuda, "Event", torch.cpu.Event)
+    monkeypatch.setattr(prefill, "get_parallel", lambda: SimpleNamespace(tp_rank=0))
+    monkeypatch.setattr(prefill, "get_disagg", lambda: SimpleNamespace(
+        optimistic_prefill_attempts=3, disaggregation_decode_allocation_policy="auto"
+    ))  # fmt: skip
+    return Server(watch)
+
+
+def test_the_numbers_of_what_has_concluded() -> None:
+    assert disaggregation.CONCLUDED == (KVPoll.Failed, KVPoll.Success)
+
+
+def test_requests_are_sent_and_end(server: Server, watch: Watch) -> None:
+    """One in two pieces, one with the same beginning; both wait for their transfers, and then nobody holds anything."""
+    first = server.computes("a", 1, 2, length=55)
+    server.send_kv_chunk(first, end_idx=40)
+    assert first.start_send_idx == 40 // watch.page * watch.page
+    server.sends(first)
+    second = server.computes("b", 1, 3, length=55)
+    server.sends(second)
+    assert len(watch.sending) == 2
+    assert len(server.process_disagg_prefill_inflight_queue()) == 2
+    assert watch.sending == {}
+    assert watch.live == set()
+    settle(watch)
+    assert kinds(watch) == []
+
+
+@pytest.mark.parametrize("polled", [True, False])
+def test_a_release_while_the_other_side_reads(server: Server, watch: Watch, polled: bool) -> None:
+    """What the cache took over is in use until then as well: it may not be evicted."""
+    req = server.computes("a", 1, 2, length=55)
+    slots = server.sends(req)
+    if polled:
+        server.process_disagg_prefill_inflight_queue()
+    else:
+        finish(watch, req)
+    assert watch.tree.evict(EvictParams(num_tokens=SIZE)) is not None
+    assert set(kinds(watch)) == (set() if polled else {"free_in_flight"})
+    if not polled:
+        assert {finding.pool for finding in watch.san.findings} == {KV}
+        assert {slot for finding in watch.san.findings for slot in finding.slots} == slots
+        assert {finding.extra["xfer"] for finding in watch.san.findings} == {"send of a"}
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_abort_between_two_pieces(server: Server, watch: Watch, told: bool) -> None:
+    """The engine tells the sender before it takes the slots back."""
+    req = server.computes("a", 1, 2, length=55)
+    server.send_kv_chunk(req, end_idx=32)
+    req.to_finish = prefill.FINISH_ABORT("Aborted")
+    if told:
+        assert server._retire_aborted_prefill_result(req)
+    else:
+        req.update_finish_state()
+        release_kv_cache(req, watch.tree, checkpoint=False)
+    watch.tree.evict(EvictParams(num_tokens=SIZE))
+    assert set(kinds(watch)) == (set() if told else {"free_in_flight"})
+    assert watch.live == set()
+
+
+def test_a_transfer_that_fails(server: Server, watch: Watch) -> None:
+    req = server.computes("a", 1, 2, length=55)
+    server.sends(req)
+    req.disagg_kv_sender.poll = lambda: KVPoll.Failed
+    assert server.process_disagg_prefill_inflight_queue() == [req]
+    assert (watch.sending, watch.live) == ({}, set())
+    settle(watch)
+    assert kinds(watch) == []
+
+
+@pytest.mark.parametrize("gives_back", [True, False])
+def test_a_request_that_nobody_takes(
+    server: Server, watch: Watch, gives_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was computed before the handshake, which then fails: it ends, and what it had must be free."""
+    req = server.computes("a", 1, 2, length=55)
+    req.pending_bootstrap = True
+    server.disagg_prefill_inflight_queue.append(req)
+    req.disagg_kv_sender.abort()
+    row = req.kv.req_pool_idx
+    if not gives_back:
+        monkeypatch.setattr(prefill, "release_kv_cache", lambda *args, **named: None)
+    server.process_disagg_prefill_inflight_queue()
+    assert watch.live == set()
+    found = {(each.kind, each.pool, each.slots) for each in watch.san.findings if each.pool == ROWS}
+    assert found == (set() if gives_back else {("leak", ROWS, (row,))})
+    assert (kinds(watch) == []) is gives_back
+
+
+def test_a_request_that_is_computed_again(server: Server, watch: Watch) -> None:
+    """It was computed before the handshake, and others get its place; later it begins anew."""
+    req = server.computes("a", 1, 2, length=55)
+    req.pending_bootstrap = True
+    server.optimistic_release_and_requeue(req)
+    assert server.waiting_queue == [req]
+    assert watch.live == {"a"}
+    again = look_up(watch, "a", prompt(1, 2)[:55])
+    again.disagg_kv_sender, again.bootstrap_host = req.disagg_kv_sender, "nowhere"
+    again.start_send_idx, again.metadata_buffer_index, again.pending_bootstrap = 0, -1, False
+    compute(watch, again)
+    server.sends(again)
+    server.process_disagg_prefill_inflight_queue()
+    settle(watch)
+    assert kinds(watch) == []
+
+
+@pytest.mark.parametrize("sender_class", [CommonKVSender, NixlKVSender])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_send_while_a_forward_computes_what_it_reads(
+    server: Server, watch: Watch, overlap: bool, sender_class: type
+) -> None:
+    """A cached prefix is sent before a request's own forward; its event says when the forward before has ended. SGLang's
+    sender for NIXL drops the event."""
+    server.watch = watch = again(watch)
+    watch.streams[id(server.forward_stream)] = "fwd"
+    manager = SimpleNamespace(
+        kv_shard_size=1, enable_all_cp_ranks_for_transfer=False, is_dummy_cp_rank=False,
+        _dcp_pack_max_tokens=None,
+        prepare_send_state_indices=lambda states: states, add_transfer_request=lambda *args, **named: None,
+    )  # fmt: skip
+    sender = object.__new__(sender_class)
+    sender.__dict__.update(
+        kv_mgr=manager, conclude_state=None, curr_idx=0, num_kv_indices=64 // watch.page, bootstrap_room=1,
+        aux_index=0, trace_ctx=SimpleNamespace(copy_for_thread=lambda: None), _transfer_start_time=0.0,
+        _early_send_wait_event=None, _transfer_num_kv_indices=0, _transfer_num_state_indices=0,
+    )  # fmt: skip
+    req = server.prepares("a", prompt(1, 2), sender)
+    slots = watch.rows.req_to_token[req.kv.req_pool_idx, :64].long().numpy()
+    watch.san.write(KV, slots, agent="fwd")
+    if overlap:
+        req.prefix_len, req.host_hit_length = 64, 0
+        server.maybe_send_cached_prefix_chunk(req)
+    else:
+        server.send_kv_chunk(req, end_idx=64)
+    assert req.start_send_idx == 64
+    waits = overlap and sender_class is CommonKVSender
+    assert kinds(watch) == ([] if waits else ["race"])
+    if not waits:
+        finding = watch.san.findings[0]
+        assert (finding.pool, set(finding.slots)) == (KV, set(slots.tolist()))
+
+
+def again(watch: Watch) -> Watch:
+    """The same pools, watched at level full."""
+    tree = watch.tree
+    watch = begin(watch.rows, watch.kv, level="full")
+    watch.tree = tree
+    return watch
