@@ -1,5 +1,5 @@
-"""The two sides of a disaggregated service. A decode server takes rows and slots ahead of a request's first step, and keys
-and values arrive while nobody here looks. A prefill server sends what it has computed, and nobody here looks either.
+"""The two sides of a disaggregated service. A decode server takes rows and slots ahead of a request's first step, and
+keys and values arrive while nobody here looks. What a prefill server has computed is read while nobody here looks.
 
 A transfer uses its slots from the call that tells the other side where to write until the engine takes the request
 over, or gives it up; on a prefill server from the call that hands them to a request's sender until the engine has seen
@@ -83,8 +83,8 @@ NO_WAIT = "NixlKVSender"
 
 
 def send(watch: Watch, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
-    """`_send_kv_chunk`: from here on the other side, or a thread for it, reads the next piece of the request's row. What
-    is cached may be sent while the forward that computes it is on its way; such a send waits for an event of its own."""
+    """`_send_kv_chunk`: from here on the other side, or a thread for it, reads the next piece of the request's row.
+    What is cached may be sent while the forward that computes it is on its way; such a send waits for an event."""
     if not watch.slots or scheduler.req_to_token_pool is not watch.rows:
         yield
         return
@@ -130,8 +130,8 @@ def requeue(watch: Watch, scheduler: Any, req: Any) -> Reading:
 
 
 def refused(watch: Watch, scheduler: Any, req: Any) -> Reading:
-    """`handle_bootstrap_failure` and `release_aborted_prefill_waiting_req`: a request ends that is in no batch, and gives
-    back what an earlier attempt left it before it says so."""
+    """`handle_bootstrap_failure` and `release_aborted_prefill_waiting_req`: a request ends that is in no batch, and
+    gives back what an earlier attempt left it before it says so."""
     rid = str(req.rid)
     watch.aborted.add(rid)
     yield

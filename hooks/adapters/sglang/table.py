@@ -162,9 +162,7 @@ PREFILLING: tuple[Probe, ...] = (
     Probe(
         f"{_PREFILL}.optimistic_release_and_requeue", "req_retract", disaggregation.requeue, "retractions", needed=False
     ),
-    Probe(
-        f"{_PREFILL}.handle_bootstrap_failure", "req_abort, req_end", disaggregation.refused, _REFUSED, needed=False
-    ),
+    Probe(f"{_PREFILL}.handle_bootstrap_failure", "req_abort, req_end", disaggregation.refused, _REFUSED, needed=False),
     Probe(
         f"{_PREFILL}.release_aborted_prefill_waiting_req",
         "req_abort, req_end",

@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -31,6 +32,8 @@ ROWS = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool"
 BASE_TREE = "sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache"
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 COMMON = "sglang.srt.mem_cache.common"
+PREFILL = "sglang.srt.disaggregation.prefill"
+PREFILLING = f"{PREFILL}:SchedulerDisaggregationPrefillMixin"
 RECORD = "sglang.srt.managers.schedule_batch:ReqKvInfo"
 TOTALS = "sglang.srt.managers.scheduler_components.invariant_checker:SchedulerInvariantChecker"
 
@@ -104,7 +107,9 @@ class Switch:
     def requests(self) -> list[Any]:
         """The requests that hold a row."""
         batches = [self.processed, self.scheduler.running_batch, self.scheduler.last_batch]
-        every = [self.scheduler.chunked_req, *(req for batch in batches if batch is not None for req in batch.reqs)]
+        sent = self.scheduler.disagg_prefill_inflight_queue or ()
+        batched = (req for batch in batches if batch is not None for req in batch.reqs)
+        every = [self.scheduler.chunked_req, *batched, *sent]
         return list({id(req): req for req in every if req is not None and req.kv.holds_kv}.values())
 
     def owner(self, kv: Any) -> str | None:
@@ -249,6 +254,45 @@ def early_free(switch: Switch, original: Original, scheduler: Any, batch: Any, r
                 scheduler.token_to_kv_pool_allocator.free(slot)
             break
     return original(scheduler, batch, result)
+
+
+def taken_for_sent(switch: Switch, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+    """A transfer that is under way is taken for over, and what the other side reads is given back."""
+    from sglang.srt.disaggregation.base import KVPoll
+
+    prefill = import_module(PREFILL)
+    poll, groups = (
+        prefill.poll_and_all_reduce_attn_cp_tp_group,
+        (scheduler.attn_cp_cpu_group, scheduler.attn_tp_cpu_group),
+    )
+    for req in scheduler.disagg_prefill_inflight_queue:
+        sender, own = req.disagg_kv_sender, switch.row(req.kv)[req.kv.cache_protected_len :]
+        if own.numel() and poll([sender], *groups) == [KVPoll.Transferring]:
+            break
+    else:
+        return original(scheduler, *args, **named)
+    if not switch.strike(owner=str(req.rid), slots=own.tolist()):
+        return original(scheduler, *args, **named)
+    prefill.poll_and_all_reduce_attn_cp_tp_group = lambda pollers, *groups: [
+        KVPoll.Success if each is sender else state for each, state in zip(pollers, poll(pollers, *groups), strict=True)
+    ]
+    try:
+        return original(scheduler, *args, **named)
+    finally:
+        prefill.poll_and_all_reduce_attn_cp_tp_group = poll
+        while poll([sender], *groups) == [KVPoll.Transferring]:
+            time.sleep(0.01)
+
+
+def sent_unwaited(switch: Switch, original: Original, scheduler: Any, req: Any, *args: Any, **named: Any) -> Any:
+    """A cached prefix is sent without a wait for the forward that computes it."""
+    sender, end = req.disagg_kv_sender, named.get("end_idx")
+    if end is not None and getattr(sender, "_early_send_wait_event", None) is not None:
+        computed = {slot for batch, _ in scheduler.result_queue for slot in batch.out_cache_loc.tolist()}
+        slots = computed.intersection(switch.row(req.kv)[req.start_send_idx : end].tolist())
+        if slots and switch.strike(owner=str(req.rid), slots=sorted(slots)):
+            sender._early_send_wait_event = None
+    return original(scheduler, req, *args, **named)
 
 
 # -- rows
@@ -443,6 +487,8 @@ FAULTS: dict[str, Fault] = {
     "reserved_slot": only_below(f"{TOKEN}.alloc", reserved_slot),
     "evict_leak": only_below(f"{TOKEN}.free", lost_in_eviction),
     "evict_twice": only_below(f"{TOKEN}.free", evicted_twice),
+    "taken_for_sent": Fault(f"{PREFILLING}.process_disagg_prefill_inflight_queue", taken_for_sent),
+    "sent_unwaited": Fault(f"{PREFILLING}._send_kv_chunk", sent_unwaited),
     "early_free": Fault(f"{SCHEDULER}:Scheduler.process_batch_result", early_free),
     "stale_prefix": Fault(f"{ROWS}.write", stale_prefix, below=(f"{ROWS}.write", stale_prefix)),
     "row_leak": Fault(f"{ROWS}.free", row_leak, below=(f"{ROWS}.free_rows", row_lost)),
@@ -473,6 +519,7 @@ def register() -> None:
         wrap(where, functools.partial(_inside, switch, where))
     wrap(f"{TREE}._evict", functools.partial(_evict, switch))
     wrap(f"{SCHEDULER}:Scheduler.get_next_batch_to_run", functools.partial(_look, switch))
+    wrap(f"{PREFILLING}.get_next_disagg_prefill_batch_to_run", functools.partial(_look, switch))
     wrap(f"{SCHEDULER}:Scheduler.process_batch_result", functools.partial(_process, switch))
 
 

@@ -1,11 +1,12 @@
-"""SGLang's queues and senders of a prefill server under the adapter's probes, without a server: each fault once, and the
-same use without it."""
+"""SGLang's queues and senders of a prefill server under the adapter's probes, without a server: each fault once, and
+the same use without it."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from kvsan.hooks.adapters.sglang import disaggregation
@@ -70,7 +71,7 @@ class Server(prefill.SchedulerDisaggregationPrefillMixin):
 @pytest.fixture
 def server(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> Server:
     """A prefill server of one rank."""
-    monkeypatch.setattr(utils, "all_reduce_flags", lambda *, flags, group, op: flags)
+    monkeypatch.setattr(utils, "_all_reduce_polls", lambda polls, group: polls)
     monkeypatch.setattr(torch.cuda, "Event", torch.cpu.Event)
     monkeypatch.setattr(prefill, "get_parallel", lambda: SimpleNamespace(tp_rank=0))
     monkeypatch.setattr(prefill, "get_disagg", lambda: SimpleNamespace(
@@ -80,7 +81,7 @@ def server(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> Server:
 
 
 def test_the_numbers_of_what_has_concluded() -> None:
-    assert disaggregation.CONCLUDED == (KVPoll.Failed, KVPoll.Success)
+    assert (KVPoll.Failed, KVPoll.Success) == disaggregation.CONCLUDED
 
 
 def test_requests_are_sent_and_end(server: Server, watch: Watch) -> None:
@@ -114,6 +115,19 @@ def test_a_release_while_the_other_side_reads(server: Server, watch: Watch, poll
         assert {finding.pool for finding in watch.san.findings} == {KV}
         assert {slot for finding in watch.san.findings for slot in finding.slots} == slots
         assert {finding.extra["xfer"] for finding in watch.san.findings} == {"send of a"}
+
+
+@pytest.mark.parametrize("polled", [True, False])
+def test_what_is_sent_is_written_again(server: Server, watch: Watch, polled: bool) -> None:
+    server.watch = watch = at_level_full(watch)
+    slots = server.sends(server.computes("a", 1, 2))
+    if polled:
+        server.process_disagg_prefill_inflight_queue()
+    watch.san.write(KV, np.array(sorted(slots)[:4]), agent="fwd")
+    assert kinds(watch) == ([] if polled else ["race"])
+    if not polled:
+        finding = watch.san.findings[0]
+        assert (finding.pool, set(finding.slots), finding.extra["xfer"]) == (KV, set(sorted(slots)[:4]), "send of a")
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -183,9 +197,9 @@ def test_a_request_that_is_computed_again(server: Server, watch: Watch) -> None:
 def test_a_send_while_a_forward_computes_what_it_reads(
     server: Server, watch: Watch, overlap: bool, sender_class: type
 ) -> None:
-    """A cached prefix is sent before a request's own forward; its event says when the forward before has ended. SGLang's
-    sender for NIXL drops the event."""
-    server.watch = watch = again(watch)
+    """A cached prefix is sent before a request's own forward; its event says when the forward before has ended.
+    SGLang's sender for NIXL drops the event."""
+    server.watch = watch = at_level_full(watch)
     watch.streams[id(server.forward_stream)] = "fwd"
     manager = SimpleNamespace(
         kv_shard_size=1, enable_all_cp_ranks_for_transfer=False, is_dummy_cp_rank=False,
@@ -214,7 +228,7 @@ def test_a_send_while_a_forward_computes_what_it_reads(
         assert (finding.pool, set(finding.slots)) == (KV, set(slots.tolist()))
 
 
-def again(watch: Watch) -> Watch:
+def at_level_full(watch: Watch) -> Watch:
     """The same pools, watched at level full."""
     tree = watch.tree
     watch = begin(watch.rows, watch.kv, level="full")
