@@ -189,10 +189,10 @@ def _obstacle(watch: Watch, device: str) -> str | None:
             return f"kvsan does not read {lacks} in this release, without which a sliding window is not followed"
         if why := window.obstacle(watch.window):
             return why
-    if _mode(scheduler) != "null":
-        if lacks := _lacking(ROLES[_mode(scheduler)]):
+    if (role := _mode(scheduler)) != "null":
+        if lacks := _lacking(ROLES[role]):
             return f"kvsan does not read {lacks} in this release, without which transfers are not followed"
-        if why := disaggregation.obstacle(watch):
+        if why := disaggregation.obstacle(watch, role):
             return why
     if watch.states is not None:
         if lacks := _lacking(STATEFUL):

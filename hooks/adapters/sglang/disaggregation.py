@@ -16,7 +16,7 @@ import numpy as np
 from . import requests
 from .batches import event_name
 from .rows import row_slots
-from .watch import KV, Watch
+from .watch import KV, WINDOW, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -24,10 +24,12 @@ NIC = "nic"
 """The agent of transfers between servers."""
 
 
-def obstacle(watch: Watch) -> str | None:
-    """Why the slots of a server that other servers write or read cannot be followed."""
-    if watch.window is not None or watch.states is not None or watch.host is not None:
-        return "window slots, recurrent states and host copies of a disaggregated service are not followed yet"
+def obstacle(watch: Watch, role: str) -> str | None:
+    """Why the slots of a server that has this role in a disaggregated service cannot be followed."""
+    if watch.states is not None or watch.host is not None:
+        return "recurrent states and host copies of a disaggregated service are not followed yet"
+    if watch.window is not None and role == "decode":
+        return "window slots that other servers fill are not followed yet"
     if not watch.scheduler.spec_algorithm.is_none():
         return "drafts in a disaggregated service are not followed yet"
     if getattr(watch.scheduler.server_args, "enable_pd_role_switch", False):
@@ -82,23 +84,28 @@ NO_WAIT = "NixlKVSender"
 """The sender whose transfers do not wait for the event that an early send is given."""
 
 
-def send(watch: Watch, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
+def send(watch: Watch, scheduler: Any, req: Any, last_chunk: bool = False, end_idx: int | None = None) -> Reading:
     """`_send_kv_chunk`: from here on the other side, or a thread for it, reads the next piece of the request's row.
-    What is cached may be sent while the forward that computes it is on its way; such a send waits for an event."""
+    With the last piece goes the window's. What is cached may be sent while the forward that computes it is on its way;
+    such a send waits for an event."""
     if not watch.slots or scheduler.req_to_token_pool is not watch.rows:
         yield
         return
     sender, begin = req.disagg_kv_sender, int(req.start_send_idx)
     early = getattr(sender, "_early_send_wait_event", None)
     yield
-    slots = row_slots(watch, req.kv, begin, int(req.start_send_idx))
-    if not slots.size:
-        return
+    end = int(req.start_send_idx)
+    parts = {KV: row_slots(watch, req.kv, begin, end)}
+    if watch.window is not None and last_chunk:
+        first = max(int(req.disagg_decode_prefix_len), end - int(scheduler.sliding_window_size))
+        parts[WINDOW] = watch.window.mapped(row_slots(watch, req.kv, first // watch.page * watch.page, end))
     if early is not None and type(sender).__name__ != NO_WAIT:
         watch.san.wait(event=event_name(early), agent=NIC)
     name = f"send of {req.rid}"
-    watch.san.xfer_begin(KV, slots, xfer=name, access="read", owner=watch.owner_of(req), agent=NIC)
-    watch.sending[id(sender)] = (sender, name)
+    for pool, slots in parts.items():
+        if slots.size:
+            watch.san.xfer_begin(pool, slots, xfer=name, access="read", owner=watch.owner_of(req), agent=NIC)
+            watch.sending[id(sender)] = (sender, name)
 
 
 def polled(watch: Watch, pollers: Any, *args: Any, **kwargs: Any) -> Reading:

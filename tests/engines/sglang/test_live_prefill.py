@@ -14,6 +14,9 @@ import pytest
 from . import load
 from .living import BARRIER, Case, Living, comes_from, living, names, others
 from .server import HERE, free_port, serving, wait_for, write_plugin
+from .test_live_window import TRANSLATION, windowed
+
+__all__ = ["windowed"]
 
 PREFILL = ("--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl", "--max-total-tokens", "900")
 FAILING = {"SGLANG_TEST_DISAGG_FAILURE_PROB": "0.03", "SGLANG_TEST_FORCE_OPTIMISTIC_PREFILL_RETRY_PROB": "0.3"}
@@ -53,10 +56,12 @@ def prompts(port: int, count: int = 24) -> None:
     assert set(ended) <= {"length", "abort", "status 500"}
 
 
-def test_transfers_that_fail(model: Path, tmp_path: Path) -> None:
+def test_transfers_that_fail(windowed: Path, tmp_path: Path) -> None:
+    """The model has a sliding window, which is sent with the last piece of a prompt."""
+    write_plugin(tmp_path, "translation", TRANSLATION)
     variables = {**BARRIER, **FAILING}
     with serving(
-        model, tmp_path, *arguments(tmp_path), "--disable-overlap-schedule", options=FULL, **variables
+        windowed, tmp_path, *arguments(tmp_path), "--disable-overlap-schedule", options=FULL, **variables
     ) as served:
         ended = outcomes(served.port, 40) + outcomes(served.port, 20)
         time.sleep(0.5)
@@ -67,10 +72,11 @@ def test_transfers_that_fail(model: Path, tmp_path: Path) -> None:
     assert others(served) == []
     assert served.report["failures"] == []
     totals = {pool["pool"]: pool for pool in served.report["totals"]}
-    assert set(totals) == {"rows", "kv"}
+    assert set(totals) == {"rows", "kv", "swa"}
     assert totals["rows"]["free"] == 8
-    assert totals["kv"]["free"] == 900
-    assert totals["kv"]["events"] > 500
+    for pool in ("kv", "swa"):
+        assert totals[pool]["free"] == totals[pool]["size"] - totals[pool]["reserved"]
+        assert totals[pool]["events"] > 500
 
 
 def flushed(port: int) -> bool:

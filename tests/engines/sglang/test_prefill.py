@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from kvsan.hooks.adapters.sglang import disaggregation
-from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Watch
+from kvsan.hooks.adapters.sglang.watch import KV, ROWS, WINDOW, Watch
 from sglang.srt.disaggregation import prefill, utils
 from sglang.srt.disaggregation.base import KVPoll
 from sglang.srt.disaggregation.common.conn import CommonKVSender
@@ -20,9 +20,11 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.common import release_kv_cache
 
 from .test_cache import SIZE, compute, core, finish, look_up, prompt, settle, watch
+from .test_window import Row
+from .test_window import watch as windowed
 from .watching import begin, kinds
 
-__all__ = ["core", "watch"]
+__all__ = ["core", "watch", "windowed"]
 
 
 class Server(prefill.SchedulerDisaggregationPrefillMixin):
@@ -128,6 +130,34 @@ def test_what_is_sent_is_written_again(server: Server, watch: Watch, polled: boo
     if not polled:
         finding = watch.san.findings[0]
         assert (finding.pool, set(finding.slots), finding.extra["xfer"]) == (KV, set(sorted(slots)[:4]), "send of a")
+
+
+@pytest.mark.parametrize("polled", [True, False])
+def test_a_window_that_moves_on_while_the_other_side_reads_it(
+    windowed: Watch, polled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies behind the window when the last piece is sent is not read."""
+    monkeypatch.setattr(utils, "_all_reduce_polls", lambda polls, group: polls)
+    server, row = Server(windowed), Row(windowed, "a")
+    server.sliding_window_size = 32
+    row.extend(64)
+    windowed.san.sync(on=windowed.stream())
+    sender = FakeKVSender(SimpleNamespace(), "nowhere", 1)
+    row.req.__dict__.update(
+        disagg_kv_sender=sender, start_send_idx=0, disagg_decode_prefix_len=0, origin_input_ids=[0] * 64, extend_end=64
+    )
+    slots = set(windowed.window.mapped(row.slots[32:].numpy()).tolist())
+    assert len(slots) == 32
+    server.send_kv_chunk(row.req, last_chunk=True)
+    row.slide(0, 32)
+    assert kinds(windowed) == []
+    if polled:
+        prefill.poll_and_all_reduce_attn_cp_tp_group([sender], None, None)
+    row.slide(32, 64)
+    assert kinds(windowed) == ([] if polled else ["free_in_flight"])
+    if not polled:
+        finding = windowed.san.findings[0]
+        assert (finding.pool, set(finding.slots), finding.extra["xfer"]) == (WINDOW, slots, "send of a")
 
 
 @pytest.mark.parametrize("told", [True, False])
