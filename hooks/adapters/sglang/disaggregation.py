@@ -26,10 +26,10 @@ NIC = "nic"
 
 def obstacle(watch: Watch, role: str) -> str | None:
     """Why the slots of a server that has this role in a disaggregated service cannot be followed."""
-    if watch.states is not None or watch.host is not None:
-        return "recurrent states and host copies of a disaggregated service are not followed yet"
-    if watch.window is not None and role == "decode":
-        return "window slots that other servers fill are not followed yet"
+    if watch.states is not None:
+        return "recurrent states of a disaggregated service are not followed yet"
+    if role == "decode" and (watch.window is not None or watch.host is not None):
+        return "window slots and host copies that other servers fill are not followed yet"
     if not watch.scheduler.spec_algorithm.is_none():
         return "drafts in a disaggregated service are not followed yet"
     if getattr(watch.scheduler.server_args, "enable_pd_role_switch", False):
