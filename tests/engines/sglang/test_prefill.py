@@ -3,6 +3,7 @@ the same use without it."""
 
 from __future__ import annotations
 
+from array import array
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,11 @@ from sglang.srt.disaggregation.base import KVPoll
 from sglang.srt.disaggregation.common.conn import CommonKVSender
 from sglang.srt.disaggregation.fake import FakeKVSender
 from sglang.srt.disaggregation.nixl.conn import NixlKVSender
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.common import release_kv_cache
+from sglang.srt.sampling.sampling_params import SamplingParams
 
 from .test_cache import SIZE, compute, core, finish, look_up, prompt, settle, watch
 from .test_window import Row
@@ -107,6 +111,30 @@ def test_what_is_not_followed(role: str, has: dict[str, bool], why: str | None) 
     watch = SimpleNamespace(scheduler=scheduler, **{part: has.get(part) for part in ("window", "host", "states")})
     said = disaggregation.obstacle(watch, role)
     assert said is None if why is None else why in said
+
+
+@pytest.mark.parametrize("longest", [64, 63])
+def test_a_prompt_that_is_too_long(watch: Watch, longest: int) -> None:
+    """It is turned away at the door, which is its end."""
+    scheduler = object.__new__(Scheduler)
+    queue = object.__new__(prefill.PrefillBootstrapQueue)
+    queue.__dict__.update(
+        scheduler=scheduler, queue=[], max_input_len=longest, max_total_num_tokens=longest, transfer_backend=prefill.TransferBackend.FAKE,
+        kv_manager=None, bootstrap_port=1,
+    )  # fmt: skip
+    scheduler.__dict__.update(
+        enable_priority_scheduling=False, abort_on_priority_when_disabled=False, enable_hicache_storage=False,
+        enable_lmcache=False,
+        disaggregation_mode=prefill.DisaggregationMode.PREFILL, disagg_prefill_bootstrap_queue=queue,
+        model_config=SimpleNamespace(num_key_value_heads=1),
+        output_streamer=SimpleNamespace(stream_output=lambda *answers: None),
+    )  # fmt: skip
+    scheduler._add_request_to_queue(
+        Req("a", "", array("q", prompt(1, 2)), SamplingParams(temperature=0, max_new_tokens=1))
+    )
+    assert [req.rid for req in queue.queue] == (["a"] if longest == 64 else [])
+    assert watch.live == ({"a"} if longest == 64 else set())
+    assert kinds(watch) == []
 
 
 def test_requests_are_sent_and_end(server: Server, watch: Watch) -> None:
