@@ -119,7 +119,8 @@ def test_a_prompt_that_is_too_long(watch: Watch, longest: int) -> None:
     scheduler = object.__new__(Scheduler)
     queue = object.__new__(prefill.PrefillBootstrapQueue)
     queue.__dict__.update(
-        scheduler=scheduler, queue=[], max_input_len=longest, max_total_num_tokens=longest, transfer_backend=prefill.TransferBackend.FAKE,
+        scheduler=scheduler, queue=[], max_input_len=longest, max_total_num_tokens=longest,
+        transfer_backend=prefill.TransferBackend.FAKE,
         kv_manager=None, bootstrap_port=1,
     )  # fmt: skip
     scheduler.__dict__.update(
