@@ -32,12 +32,13 @@ def watch_over(**changes: Any) -> Watch:
     watch = Watch(Sanitizer())
     watch.kv, watch.tree, watch.rows = plain["allocator"], plain["tree"], plain["rows"]
     watch.scheduler = SimpleNamespace(
-        spec_algorithm=SimpleNamespace(is_none=lambda: plain["spec"], is_ngram=lambda: False),
+        spec_algorithm=SimpleNamespace(is_none=lambda: plain["spec"], is_ngram=lambda: plain.get("ngram", False)),
         enable_hierarchical_cache=plain["host_tier"],
         dllm_config=plain["dllm_config"],
         model_config=SimpleNamespace(is_encoder_decoder=False),
         device="cpu",
         disaggregation_mode=SimpleNamespace(value=plain.get("mode", "null")),
+        server_args=SimpleNamespace(enable_pd_role_switch=plain.get("switches", False)),
         token_to_kv_pool_allocator=watch.kv,
         req_to_token_pool=watch.rows,
         tree_cache=watch.tree,
@@ -115,10 +116,41 @@ def test_a_group_without_its_places_is_not_followed(
 
 
 @pytest.mark.parametrize(
+    ("role", "parts", "changes", "why"),
+    [
+        ("prefill", {}, {}, None),
+        ("prefill", {"states": object()}, {}, "recurrent states of a disaggregated service"),
+        ("prefill", {}, {"spec": False, "ngram": True}, "drafts in a disaggregated service"),
+        ("prefill", {}, {"switches": True}, "may change between prefill and decode"),
+        ("decode", {}, {}, None),
+        ("decode", {"host": object()}, {}, "window slots and host copies that other servers fill"),
+    ],
+)
+def test_servers_of_a_disaggregated_service(
+    role: str, parts: dict[str, Any], changes: dict[str, Any], why: str | None
+) -> None:
+    watch = watch_over(mode=role, **changes)
+    for name, part in parts.items():
+        setattr(watch, name, part)
+    assert sglang._can_read_slots(watch, "cpu") is (why is None)
+    notes = watch.san.report().notes
+    assert notes == () if why is None else why in notes[0]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_transfers_without_their_places_are_not_followed(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = sglang.ROLES[role][2]
+    monkeypatch.setattr(sglang, "_found", [Resolved(each, error="gone" if each is lost else "") for each in PROBES])
+    watch = watch_over(mode=role)
+    assert not sglang._can_read_slots(watch, "cpu")
+    assert f"{lost.where} in this release, without which transfers" in watch.san.report().notes[0]
+
+
+@pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"rows": named("UnifiedHybridReqToTokenPool", size=4)}, "UnifiedHybridReqToTokenPool"),
-        ({"mode": "prefill"}, "other servers"),
+        ({"mode": "encode"}, "a disaggregated service is encode"),
     ],
 )
 def test_what_would_be_accused_wrongly_is_not_watched(changes: dict[str, Any], why: str) -> None:

@@ -90,29 +90,6 @@ def test_the_numbers_of_what_has_concluded() -> None:
     assert (KVPoll.Failed, KVPoll.Success) == disaggregation.CONCLUDED
 
 
-@pytest.mark.parametrize(
-    ("role", "has", "why"),
-    [
-        ("prefill", {}, None),
-        ("prefill", {"window": True, "host": True}, None),
-        ("decode", {}, None),
-        ("decode", {"window": True}, "window slots"),
-        ("decode", {"host": True}, "host copies"),
-        ("prefill", {"states": True}, "recurrent states"),
-        ("prefill", {"drafts": True}, "drafts"),
-        ("prefill", {"switches": True}, "between prefill and decode"),
-    ],
-)
-def test_what_is_not_followed(role: str, has: dict[str, bool], why: str | None) -> None:
-    scheduler = SimpleNamespace(
-        spec_algorithm=SimpleNamespace(is_none=lambda: "drafts" not in has),
-        server_args=SimpleNamespace(enable_pd_role_switch="switches" in has),
-    )
-    watch = SimpleNamespace(scheduler=scheduler, **{part: has.get(part) for part in ("window", "host", "states")})
-    said = disaggregation.obstacle(watch, role)
-    assert said is None if why is None else why in said
-
-
 @pytest.mark.parametrize("longest", [64, 63])
 def test_a_prompt_that_is_too_long(watch: Watch, longest: int) -> None:
     """It is turned away at the door, which is its end."""
