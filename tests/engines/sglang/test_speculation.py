@@ -31,7 +31,6 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
     )
     watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator)
-    watch.records = False
     monkeypatch.setattr(allocation, "get_last_loc", allocation.get_last_loc_torch)  # else a setting of the server says
     monkeypatch.setattr(allocation, "evict_from_tree_cache", lambda tree, count: None)
     yield watch
