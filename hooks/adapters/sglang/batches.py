@@ -65,7 +65,7 @@ def _launch(watch: Watch, batch: Any) -> None:
 
 
 def _lengths(batch: Any) -> list[int]:
-    """How much each row has. Where only the device knows how many drafts were accepted last, as much as is known here."""
+    """How much each row has. Where only the device knows how many drafts were accepted last, what is known here."""
     if batch.seq_lens_cpu is None:
         return [req.kv.kv_committed_len for req in batch.reqs]
     lengths: list[int] = batch.seq_lens_cpu.tolist()

@@ -1,7 +1,7 @@
 """Speculative decoding: slots are taken ahead of what is accepted, and written into rows by a kernel of their own.
 
-A draft model has keys and values of its own, but the same rows, and the same slots for them. What a request took and did
-not need is given back when it ends, by the same calls as the rest.
+A draft model has keys and values of its own, but the same rows, and the same slots for them. What a request took and
+did not need is given back when it ends, by the same calls as the rest.
 """
 
 from __future__ import annotations

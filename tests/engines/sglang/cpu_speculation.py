@@ -1,8 +1,8 @@
 """What speculative decoding lacks on a CPU, as a plugin of SGLang: its kernels, attention over drafts, and overlap.
 
-SGLang's own workers draft, verify and extend; the kernels here do in plain torch what SGLang's do. Two are others: drafts
-by n-grams are one chain, and how far drafts are followed is drawn at random, since models with made-up weights agree on
-nothing. What is tested is what the engine takes, writes and gives back."""
+SGLang's own workers draft, verify and extend; the kernels here do in plain torch what SGLang's do. Two are others:
+drafts by n-grams are one chain, and how far drafts are followed is drawn at random, since models with made-up weights
+agree on nothing. What is tested is what the engine takes, writes and gives back."""
 
 from __future__ import annotations
 
@@ -46,6 +46,19 @@ def register() -> None:
     DraftBackendFactory.create_decode_backend = lambda self: steps(self)
     DraftBackendFactory.create_draft_extend_backend = lambda self: None
     attend_to_drafts()
+    one_head_each()
+
+
+def one_head_each() -> None:
+    """SGLang's plain Llama head may be one of several, each for a draft of its own."""
+    from sglang.srt.models.llama_eagle import LlamaForCausalLMEagle
+
+    make = LlamaForCausalLMEagle.__init__
+
+    def __init__(self: Any, *arguments: Any, draft_model_idx: int = 0, **named: Any) -> None:
+        make(self, *arguments, **named)
+
+    LlamaForCausalLMEagle.__init__ = __init__
 
 
 # -- attention in plain torch

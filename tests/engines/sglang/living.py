@@ -110,10 +110,10 @@ class Living:
         assert [each for each in self.findings() if not known(each)] == []
         assert "memory leak detected" not in self.served.log
 
-    def serves_cleanly(self) -> None:
+    def serves_cleanly(self, traffic: Callable[[int], object] = many) -> None:
         """Asserts that requests are served and nothing is found but SGLang's own fault."""
         told = len(self.findings())
-        many(self.port)
+        traffic(self.port)
         self.rest()
         assert [each for each in self.findings()[told:] if not known(each)] == []
 
@@ -194,9 +194,12 @@ def comes_from(finding: Finding) -> set[str]:
 
 
 @contextmanager
-def living(model: Path, folder: Path, *arguments: str, **variables: str) -> Iterator[Living]:
+def living(
+    model: Path, folder: Path, *arguments: str, options: tuple[str, ...] = (), **variables: str
+) -> Iterator[Living]:
     """A server under kvsan whose findings can be read while it lives."""
     control = folder / "fault"
     control.write_text("")
-    with serving(model, folder, *arguments, **{VARIABLE: str(control)}, **BARRIER, **NOT_FATAL, **variables) as served:
+    variables = {VARIABLE: str(control), **BARRIER, **NOT_FATAL, **variables}
+    with serving(model, folder, *arguments, options=options, **variables) as served:
         yield Living(served, control)
