@@ -171,6 +171,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
             return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
         if why := speculation.obstacle(scheduler.spec_algorithm):
             return why
+        if (name := scheduler.spec_algorithm.name) in speculation.ALIKE:
+            watch.note(f"SGLang: drafts by {name} are followed as EAGLE's are; no server that drafts so was run.")
     if getattr(watch.tree, "linker", None) is not None:
         return "a store that is linked to the cache is not followed yet"
     if getattr(scheduler, "enable_hierarchical_cache", False) and watch.host is None:

@@ -74,10 +74,13 @@ def move(watch: Watch, batch: Any, accept_index: Any, num_correct_drafts: Any, a
         watch.san.write(KV, target[moved], batch=name, agent=agent)
 
 
-FOLLOWED = ("NGRAM", "STANDALONE", "EAGLE", "EAGLE3")
-"""The algorithms that take slots by `alloc_for_spec_decode` alone, and of which a server was seen to stay silent."""
+RUN = ("NGRAM", "STANDALONE", "EAGLE", "EAGLE3")
+"""The algorithms of which a server was seen to stay silent."""
+ALIKE = ("FROZEN_KV_MTP",)
+"""Algorithms that take, judge and give back by EAGLE's own functions, of which no server was run. Others reserve in a
+way of their own, or judge another number of drafts for each request."""
 
 
 def obstacle(algorithm: Any) -> str | None:
     """Why the slots of a server that drafts by this algorithm cannot be followed."""
-    return None if algorithm.name in FOLLOWED else f"drafts by {algorithm.name} are not followed yet"
+    return None if algorithm.name in (*RUN, *ALIKE) else f"drafts by {algorithm.name} are not followed yet"

@@ -38,7 +38,7 @@ SERVERS = [
     Server(
         "n-grams, page 16, overlapped, and retraction",
         "NGRAM",
-        ("--speculative-num-draft-tokens", "4", *PAGED),
+        ("--speculative-num-draft-tokens", "4", "--speculative-ngram-max-bfs-breadth", "1", *PAGED),
         variables=RETRACT,
     ),
     Server(
