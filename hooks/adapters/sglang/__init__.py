@@ -97,6 +97,7 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     if not _streams_in_place(watch, device):
         return
     watch.name_streams()
+    watch.ahead = speculation.obstacle(scheduler.spec_algorithm) is None and not _lacking(SPECULATIVE)
     watch.slots = _can_read_slots(watch, device)
     san = watch.san
     san.pool(ROWS, kind="row", size=int(watch.rows.req_to_token.shape[0]), reserved=[0])

@@ -50,7 +50,7 @@ def _launch(watch: Watch, batch: Any) -> None:
         return
     name, agent = batch_name(batch), watch.stream()
     verifies = batch.forward_mode.is_target_verify()
-    drafts = int(batch.spec_info.draft_token_num) if verifies else 0  # they stand behind what a row has
+    drafts = int(batch.spec_info.draft_token_num) if verifies and watch.ahead else 0  # behind what each row has
     for req, row, length in zip(batch.reqs, batch.req_pool_indices_cpu.tolist(), _lengths(batch), strict=False):
         if watch.owner_of(req) not in watch.beaming:
             owner, upto = str(req.rid), int(length) + drafts

@@ -83,6 +83,8 @@ class Watch:
         self.node_locks: dict[str, int] = {}
         self.streams: dict[int, str] = {}
         self.thread = threading.get_ident()
+        self.ahead = False
+        """Whether the cells in which drafts stand are told when they are taken, so that who judges them captures them."""
         self.freeing = 0
         self.rowing = 0
         self.group: str | None = None

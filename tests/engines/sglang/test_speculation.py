@@ -38,6 +38,7 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
     )
     watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator, level="full")
+    watch.ahead = True
     monkeypatch.setattr(allocation, "get_last_loc", allocation.get_last_loc_torch)  # else a setting of the server says
     monkeypatch.setattr(allocation, "evict_from_tree_cache", lambda tree, count: None)
     yield watch
@@ -168,9 +169,10 @@ def verify(watch: Watch, rows: list[Row], drafts: int, *, known: bool = True) ->
     """A batch that judges drafts; `known` says whether the host knows how much each row has."""
     window = torch.cat([row.slots[row.committed : row.committed + drafts] for row in rows])
     lengths = torch.tensor([row.committed for row in rows])
+    numbers = torch.tensor([row.req.kv.req_pool_idx for row in rows])
     return SimpleNamespace(
         reqs=[row.req for row in rows], forward_mode=ForwardMode.TARGET_VERIFY, forward_iter=7,
-        req_pool_indices_cpu=torch.tensor([row.req.kv.req_pool_idx for row in rows]), seq_lens=lengths,
+        req_to_token_pool=watch.rows, req_pool_indices=numbers, req_pool_indices_cpu=numbers, seq_lens=lengths,
         seq_lens_cpu=lengths if known else None, spec_info=SimpleNamespace(draft_token_num=drafts),
         out_cache_loc=window,
     )  # fmt: skip
@@ -210,7 +212,8 @@ def test_a_draft_stands_where_nobody_holds_a_slot(watch: Watch, known: bool) -> 
 @pytest.fixture
 def moved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[int]]]:
     """Where keys and values were moved to, and from where, in plain torch."""
-    monkeypatch.setattr(cache_locs, "assign_extend_cache_locs_cpu", cpu_speculation.locations)
+    for module in (cache_locs, spec_utils):  # 0.5.22 calls it from the latter
+        monkeypatch.setattr(module, "assign_extend_cache_locs_cpu", cpu_speculation.locations, raising=False)
     monkeypatch.setattr(eagle, "fill_accept_out_cache_loc_cpu", cpu_speculation.accepted_locations)
     return []
 
