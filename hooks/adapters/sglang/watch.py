@@ -84,7 +84,7 @@ class Watch:
         self.streams: dict[int, str] = {}
         self.thread = threading.get_ident()
         self.ahead = False
-        """Whether the cells in which drafts stand are told when they are taken, so that who judges them captures them."""
+        """Whether the cells that drafts stand in are told when they are taken; who judges them then captures them."""
         self.freeing = 0
         self.rowing = 0
         self.group: str | None = None
