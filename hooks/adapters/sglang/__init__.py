@@ -146,6 +146,8 @@ def _can_read_slots(watch: Watch, device: str) -> bool:
         return False
     why = _obstacle(watch, device)
     if why is None:
+        if (name := watch.scheduler.spec_algorithm.name) in speculation.ALIKE:
+            watch.note(f"SGLang: drafts by {name} are followed as EAGLE's are; no server that drafts so was run.")
         return True
     watch.note(f"SGLang: only rows are watched, not token slots: {why}.")
     watch.san.watch_rows_only()
@@ -172,8 +174,6 @@ def _obstacle(watch: Watch, device: str) -> str | None:
             return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
         if why := speculation.obstacle(scheduler.spec_algorithm):
             return why
-        if (name := scheduler.spec_algorithm.name) in speculation.ALIKE:
-            watch.note(f"SGLang: drafts by {name} are followed as EAGLE's are; no server that drafts so was run.")
     if getattr(watch.tree, "linker", None) is not None:
         return "a store that is linked to the cache is not followed yet"
     if getattr(scheduler, "enable_hierarchical_cache", False) and watch.host is None:
