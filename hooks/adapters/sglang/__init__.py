@@ -12,7 +12,7 @@ from kvsan import alone
 from ... import current
 from ...sanitizer import Sanitizer
 from ..probes import Probe, Resolved, install
-from . import disaggregation, host, states, window
+from . import disaggregation, host, speculation, states, window
 from .older.begin import begin as begin_older
 from .older.watch import OlderWatch
 from .table import DECODING, HOSTED, PREFILLING, SPECULATIVE, STATEFUL, WINDOWED
@@ -99,7 +99,7 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     if not _streams_in_place(watch, device):
         return
     watch.name_streams()
-    watch.records = bool(scheduler.spec_algorithm.is_none())
+    watch.ahead = speculation.obstacle(scheduler.spec_algorithm) is None and not _lacking(SPECULATIVE)
     watch.slots = _can_read_slots(watch, device)
     san = watch.san
     san.pool(ROWS, kind="row", size=int(watch.rows.req_to_token.shape[0]), reserved=[0])
@@ -148,6 +148,8 @@ def _can_read_slots(watch: Watch, device: str) -> bool:
         return False
     why = _obstacle(watch, device)
     if why is None:
+        if (name := watch.scheduler.spec_algorithm.name) in speculation.ALIKE:
+            watch.note(f"SGLang: drafts by {name} are followed as EAGLE's are; no server that drafts so was run.")
         return True
     watch.note(f"SGLang: only rows are watched, not token slots: {why}.")
     watch.san.watch_rows_only()
@@ -172,8 +174,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
     if not scheduler.spec_algorithm.is_none():
         if lacks := _lacking(SPECULATIVE):
             return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
-        if not scheduler.spec_algorithm.is_ngram():
-            return "no server whose drafts come from a model has been seen to stay silent"
+        if why := speculation.obstacle(scheduler.spec_algorithm):
+            return why
     if getattr(watch.tree, "linker", None) is not None:
         return "a store that is linked to the cache is not followed yet"
     if getattr(scheduler, "enable_hierarchical_cache", False) and watch.host is None:

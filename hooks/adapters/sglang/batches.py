@@ -46,24 +46,37 @@ def forward(watch: Watch, worker: Any, batch: Any = None, *args: Any, **kwargs: 
 
 def _launch(watch: Watch, batch: Any) -> None:
     watch.launched = True
-    if not batch.reqs or batch.seq_lens_cpu is None or batch.req_pool_indices_cpu is None:
+    if not batch.reqs or batch.req_pool_indices_cpu is None:
         return
     name, agent = batch_name(batch), watch.stream()
-    lengths, rows = batch.seq_lens_cpu.tolist(), batch.req_pool_indices_cpu.tolist()
-    for req, row, length in zip(batch.reqs, rows, lengths, strict=False):
+    verifies = batch.forward_mode.is_target_verify()
+    drafts = int(batch.spec_info.draft_token_num) if verifies and watch.ahead else 0  # behind what each row has
+    for req, row, length in zip(batch.reqs, batch.req_pool_indices_cpu.tolist(), _lengths(batch), strict=False):
         if watch.owner_of(req) not in watch.beaming:
-            watch.san.capture(ROWS, batch=name, row=int(row), upto=int(length), owner=str(req.rid), agent=agent)
+            owner, upto = str(req.rid), int(length) + drafts
+            watch.san.capture(ROWS, batch=name, row=int(row), upto=upto, owner=owner, agent=agent)
     watch.san.launch(batch=name, agent=agent)
-    if batch.forward_mode.is_extend():  # after the captures, which say more about a row that lacks something
+    if batch.forward_mode.is_extend() and not verifies:
+        # after the captures, which say more about a row that lacks something
         for req in batch.reqs:
             tell_record(watch, req.kv, watch.owner_of(req))
-    if watch.san.data and watch.records and batch.out_cache_loc is not None:  # drafts get theirs later
+    if watch.san.data and batch.out_cache_loc is not None:
         watch.san.write(KV, watch.ids(batch.out_cache_loc), batch=name, agent=agent)
 
 
+def _lengths(batch: Any) -> list[int]:
+    """How much each row has. Where only the device knows how many drafts were accepted last, what is known here."""
+    if batch.seq_lens_cpu is None:
+        return [req.kv.kv_committed_len for req in batch.reqs]
+    lengths: list[int] = batch.seq_lens_cpu.tolist()
+    return lengths
+
+
 def batch_name(batch: Any) -> str:
-    """What a batch is called: its kind and the number of its forward."""
-    return f"{batch.forward_mode.name.lower()} {batch.forward_iter}"
+    """What a batch is called: its kind and the number of its forward. While a decode step judges drafts, its kind is
+    another one."""
+    kind = "decode" if batch.forward_mode.is_target_verify() else batch.forward_mode.name.lower()
+    return f"{kind} {batch.forward_iter}"
 
 
 def process(watch: Watch, scheduler: Any, batch: Any, result: Any, *args: Any, **kwargs: Any) -> Reading:

@@ -165,7 +165,7 @@ def alloc_for_decode(watch: Watch, batch: Any, token_per_req: int) -> Reading:
 
 def tell_record(watch: Watch, kv: Any, owner: str) -> None:
     """What the engine's own record says that the owner holds."""
-    if not watch.records or owner in watch.beaming:
+    if owner in watch.beaming:
         return
     row, allocated = kv.req_pool_idx, int(kv.kv_allocated_len)
     if row is None:  # a record that was given back keeps its other lengths until it is used again

@@ -1,7 +1,7 @@
 """Speculative decoding: slots are taken ahead of what is accepted, and written into rows by a kernel of their own.
 
-What a request took and did not need is given back when it ends, by the same calls as the rest. The engine's record runs
-ahead of what is committed, so that no record is told.
+A draft model has keys and values of its own, but the same rows, and the same slots for them. What a request took and
+did not need is given back when it ends, by the same calls as the rest.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .batches import batch_name
 from .rows import table, tell_write
 from .watch import KV, Watch
 
@@ -54,3 +55,32 @@ def reserve(watch: Watch, tree: Any, pool: Any, **named: Any) -> Reading:
     for req, begin, end in zip(named["reqs"], begins, ends, strict=True):
         if end > begin:
             tell_write(watch, int(req.kv.req_pool_idx), begin, np.zeros(end - begin, np.int64), agent)
+
+
+def move(watch: Watch, batch: Any, accept_index: Any, num_correct_drafts: Any, allocator: Any) -> Reading:
+    """`move_accept_tokens_to_target_kvcache`: of a tree of drafts, the accepted ones go to the front of their request's
+    slots. Accepted drafts of a chain stand there already."""
+    yield
+    if not (watch.slots and watch.san.data):
+        return
+    window, accepted = watch.ids(batch.out_cache_loc), watch.ids(accept_index)
+    source = window[accepted[accepted >= 0]]
+    counts = watch.ids(num_correct_drafts) + 1
+    target = np.concatenate([each[:count] for each, count in zip(window.reshape(len(counts), -1), counts, strict=True)])
+    moved = source != target
+    if moved.any():
+        name, agent = batch_name(batch), watch.stream()
+        watch.san.read(KV, source[moved], batch=name, agent=agent)
+        watch.san.write(KV, target[moved], batch=name, agent=agent)
+
+
+RUN = ("NGRAM", "STANDALONE", "EAGLE", "EAGLE3")
+"""The algorithms of which a server was seen to stay silent."""
+ALIKE = ("FROZEN_KV_MTP",)
+"""Algorithms that take, judge and give back by EAGLE's own functions, of which no server was run. Others reserve in a
+way of their own, or judge another number of drafts for each request."""
+
+
+def obstacle(algorithm: Any) -> str | None:
+    """Why the slots of a server that drafts by this algorithm cannot be followed."""
+    return None if algorithm.name in (*RUN, *ALIKE) else f"drafts by {algorithm.name} are not followed yet"

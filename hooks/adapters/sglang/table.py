@@ -178,6 +178,13 @@ _AHEAD = "what rows map in speculative decoding"
 SPECULATIVE: tuple[Probe, ...] = (
     Probe(f"{_ALLOCATION}:assign_req_to_token_pool_func", "own, row_write", speculation.assign, _AHEAD, needed=False),
     Probe(f"{_ALLOCATION}:alloc_for_spec_decode", "row_write", speculation.reserve, _AHEAD, needed=False),
+    Probe(
+        "sglang.srt.speculative.spec_utils:move_accept_tokens_to_target_kvcache",
+        "read, write",
+        speculation.move,
+        "which slots accepted drafts go to (level full)",
+        needed=False,
+    ),
 )
 """Speculative decoding; where one of these has no place, the slots of such a server are not followed."""
 

@@ -85,8 +85,8 @@ class Watch:
         self.node_locks: dict[str, int] = {}
         self.streams: dict[int, str] = {}
         self.thread = threading.get_ident()
-        self.records = True
-        """Whether the engine's records say what the rows map; speculative decoding runs ahead of them."""
+        self.ahead = False
+        """Whether the cells that drafts stand in are told when they are taken; who judges them then captures them."""
         self.freeing = 0
         self.rowing = 0
         self.group: str | None = None

@@ -35,6 +35,8 @@ COMMON = "sglang.srt.mem_cache.common"
 PREFILL = "sglang.srt.disaggregation.prefill"
 PREFILLING = f"{PREFILL}:SchedulerDisaggregationPrefillMixin"
 RECORD = "sglang.srt.managers.schedule_batch:ReqKvInfo"
+ALLOCATION = "sglang.srt.mem_cache.allocation"
+EAGLE = "sglang.srt.speculative.eagle_utils"
 TOTALS = "sglang.srt.managers.scheduler_components.invariant_checker:SchedulerInvariantChecker"
 
 Original = Callable[..., Any]
@@ -403,6 +405,69 @@ def record_contract(switch: Switch, original: Original, kv: Any) -> Any:
     return original(kv)
 
 
+# -- speculative decoding
+
+
+def tail_leak(switch: Switch, original: Original, req: Any, start: int, end: int, tree: Any) -> Any:
+    """A release forgets what was taken ahead and not needed."""
+    slots = switch.row(req.kv)[-(-start // tree.page_size) * tree.page_size : end].tolist()
+    if slots and not req.is_retracted and switch.strike(owner=str(req.rid), slots=slots):
+        return None
+    return original(req, start, end, tree)
+
+
+def tail_twice(switch: Switch, original: Original, req: Any, start: int, end: int, tree: Any) -> Any:
+    """What was taken ahead and not needed is given back twice."""
+    slots = switch.row(req.kv)[-(-start // tree.page_size) * tree.page_size : end].tolist()
+    original(req, start, end, tree)
+    if slots and switch.strike(owner=str(req.rid), slots=slots):
+        original(req, start, end, tree)
+
+
+def tail_too_long(switch: Switch, original: Original, req: Any, start: int, end: int, tree: Any) -> Any:
+    """A release takes a slot that was accepted, and given back already, for one that was not needed."""
+    if tree.page_size == 1 and start - 1 >= req.kv.cache_protected_len and start < end:
+        slot = switch.row(req.kv)[start - 1 : start].tolist()
+        if switch.strike(owner=str(req.rid), slots=slot):
+            start -= 1
+    return original(req, start, end, tree)
+
+
+def ahead_alias(
+    switch: Switch, original: Original, rows: Any, table: Any, begin: Any, end: Any, slots: Any, size: int
+) -> Any:
+    """The first slot taken ahead for the second request goes to the first as well."""
+    counts = (end - begin).tolist()
+    if len(counts) > 1 and counts[0] and counts[1]:
+        owners = [switch.of_row(int(row)) for row in rows[:2]]
+        other = slots[counts[0] : counts[0] + 1]
+        if switch.strike(owners=owners, slots=other.tolist(), lost=slots[:1].tolist()):
+            slots = slots.clone()
+            slots[0] = other[0]
+    return original(rows, table, begin, end, slots, size)
+
+
+def ahead_lost(
+    switch: Switch, original: Original, rows: Any, table: Any, begin: Any, end: Any, slots: Any, size: int
+) -> Any:
+    """What is taken ahead is not written into the row."""
+    if slots.numel() and switch.strike(row=int(rows[0])):
+        return None
+    return original(rows, table, begin, end, slots, size)
+
+
+def ahead_freed(switch: Switch, original: Original, tree: Any, pool: Any, **named: Any) -> Any:
+    """A slot is given back right after it was taken ahead."""
+    req = named["reqs"][0]
+    before = req.kv.kv_allocated_len
+    result = original(tree, pool, **named)
+    if req.kv.kv_allocated_len > before > req.kv.kv_committed_len + 1:  # no step in flight reads it yet
+        slot = switch.row(req.kv)[before : before + 1]
+        if switch.strike(owner=str(req.rid), slots=slot.tolist()):
+            tree.token_to_kv_pool_allocator.free(slot)
+    return result
+
+
 # -- the prefix cache
 
 
@@ -499,6 +564,12 @@ FAULTS: dict[str, Fault] = {
     "use_after_free": Fault(f"{ROWS}.write", use_after_free),
     "alias": Fault(f"{ROWS}.write", alias),
     "orphan": Fault(f"{ROWS}.write", orphan),
+    "tail_leak": Fault(f"{COMMON}:_release_overallocated_kv_indices", tail_leak),
+    "tail_twice": Fault(f"{COMMON}:_release_overallocated_kv_indices", tail_twice),
+    "tail_too_long": Fault(f"{COMMON}:_release_overallocated_kv_indices", tail_too_long),
+    "ahead_alias": Fault(f"{ALLOCATION}:assign_req_to_token_pool_func", ahead_alias),
+    "ahead_lost": only_below(f"{ALLOCATION}:assign_req_to_token_pool_func", ahead_lost),
+    "ahead_freed": Fault(f"{EAGLE}:alloc_for_spec_decode", ahead_freed),
     "record_contract": Fault(f"{RECORD}.mark_kv_released", record_contract),
     "lock_leak": Fault(f"{TREE}.unlock", lock_leak),
     "lock_underflow": Fault(f"{TREE}.unlock", lock_underflow),

@@ -200,7 +200,6 @@ def living(
     """A server under `kvsan run` with these options, whose findings can be read while it lives."""
     control = folder / "fault"
     control.write_text("")
-    with serving(
-        model, folder, *arguments, options=options, **{VARIABLE: str(control)}, **BARRIER, **NOT_FATAL, **variables
-    ) as served:
+    variables = {VARIABLE: str(control), **BARRIER, **NOT_FATAL, **variables}
+    with serving(model, folder, *arguments, options=options, **variables) as served:
         yield Living(served, control)

@@ -24,6 +24,10 @@ WINDOWED = {
 }  # fmt: skip
 """A model whose first layer has a sliding window: half of its keys and values live in a second pool."""
 
+EAGLE = {**LLAMA, "architectures": ["LlamaForCausalLMEagle"], "num_hidden_layers": 1}
+EAGLE3 = {**EAGLE, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 512}
+"""Models of one layer that draft from the hidden states of a `LLAMA`."""
+
 
 def write(folder: Path, kind: dict[str, Any] = LLAMA) -> Path:
     """Writes a model of this kind; the weights are made up when it is loaded."""
@@ -43,11 +47,11 @@ def write(folder: Path, kind: dict[str, Any] = LLAMA) -> Path:
     tokenizer.save_pretrained(folder)
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
     config = {
-        **kind, "torch_dtype": "bfloat16", "vocab_size": 512,
+        "torch_dtype": "bfloat16", "vocab_size": 512,
         "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
         "hidden_act": "silu", "attention_bias": False,
-        "tie_word_embeddings": False, "use_cache": True, "initializer_range": 0.02, **ends,
+        "tie_word_embeddings": False, "use_cache": True, "initializer_range": 0.02, **ends, **kind,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     (folder / "generation_config.json").write_text(json.dumps(ends), encoding="utf-8")

@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+from kvsan.hooks.adapters.sglang import batches, speculation
+from kvsan.hooks.adapters.sglang.rows import tell_record
 from kvsan.hooks.adapters.sglang.watch import KV, Doing, Watch
+from sglang.kernels.ops.speculative import cache_locs, eagle
 from sglang.srt.mem_cache import allocation
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative import spec_utils
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from . import cpu_speculation
 from .test_pools import request_
 from .watching import begin, kinds
 
@@ -30,8 +37,8 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         if page == 1
         else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
     )
-    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator)
-    watch.records = False
+    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator, level="full")
+    watch.ahead = True
     monkeypatch.setattr(allocation, "get_last_loc", allocation.get_last_loc_torch)  # else a setting of the server says
     monkeypatch.setattr(allocation, "evict_from_tree_cache", lambda tree, count: None)
     yield watch
@@ -54,7 +61,8 @@ class Row:
         row = self.req.kv.req_pool_idx
         with watch.within(Doing("extend", prefix={row: 0})):
             watch.rows.write((row, slice(0, prompt)), slots.to(torch.int32))
-        self.req.kv.kv_allocated_len = self.committed = prompt
+        self.req.kv.kv_allocated_len = self.req.kv.kv_committed_len = self.committed = prompt
+        self.req.kv.cache_protected_len = 0
 
     @property
     def slots(self) -> torch.Tensor:
@@ -155,3 +163,108 @@ def test_rows_alone(watch: Watch) -> None:
     watch.slots = True
     row.committed += 16
     assert watch.san.tracker.state.tables["rows"].get(row.req.kv.req_pool_idx).length == 32
+
+
+def verify(watch: Watch, rows: list[Row], drafts: int, *, known: bool = True) -> Any:
+    """A batch that judges drafts; `known` says whether the host knows how much each row has."""
+    window = torch.cat([row.slots[row.committed : row.committed + drafts] for row in rows])
+    lengths = torch.tensor([row.committed for row in rows])
+    numbers = torch.tensor([row.req.kv.req_pool_idx for row in rows])
+    return SimpleNamespace(
+        reqs=[row.req for row in rows], forward_mode=ForwardMode.TARGET_VERIFY, forward_iter=7,
+        req_to_token_pool=watch.rows, req_pool_indices=numbers, req_pool_indices_cpu=numbers, seq_lens=lengths,
+        seq_lens_cpu=lengths if known else None, spec_info=SimpleNamespace(draft_token_num=drafts),
+        out_cache_loc=window,
+    )  # fmt: skip
+
+
+def launch(watch: Watch, batch: Any) -> None:
+    """SGLang's `run_batch`, as far as it is read."""
+    for _ in batches.run_batch(watch, watch.scheduler, batch):
+        pass
+    watch.san.done(batch=batches.batch_name(batch))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_drafts_are_judged_in_slots_that_are_the_requests(watch: Watch, known: bool) -> None:
+    one, two = Row(watch, "a", 20), Row(watch, "b", 10)
+    reserve(watch, [one, two], [12, 22])
+    batch = verify(watch, [one, two], 4, known=known)
+    launch(watch, batch)
+    batch.forward_mode = ForwardMode.DECODE  # when its results are taken in
+    assert batches.batch_name(batch) == "decode 7"
+    assert kinds(watch) == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_draft_stands_where_nobody_holds_a_slot(watch: Watch, known: bool) -> None:
+    row = Row(watch, "a", 16)
+    reserve(watch, [row], [16])
+    lost = row.slots[19:20] if watch.page == 1 else row.slots[16:32]
+    with watch.within(Doing("release", owner="a")):
+        watch.kv.free_segment(lost, start_pos=16)
+    launch(watch, verify(watch, [row], 4, known=known))
+    assert kinds(watch)[0] == "use_after_free"
+    finding = watch.san.findings[0]
+    assert (finding.pool, finding.owner, set(finding.slots) <= set(lost.tolist())) == (KV, "a", True)
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[int]]]:
+    """Where keys and values were moved to, and from where, in plain torch."""
+    for module in (cache_locs, spec_utils):  # 0.5.22 calls it from the latter
+        monkeypatch.setattr(module, "assign_extend_cache_locs_cpu", cpu_speculation.locations, raising=False)
+    monkeypatch.setattr(eagle, "fill_accept_out_cache_loc_cpu", cpu_speculation.accepted_locations)
+    return []
+
+
+def accept(watch: Watch, batch: Any, index: list[list[int]], moved: list[tuple[list[int], list[int]]]) -> None:
+    """SGLang's own: accepted drafts go to the front of their request's slots."""
+    keys = SimpleNamespace(move_kv_cache=lambda target, source: moved.append((target.tolist(), source.tolist())))
+    accepted = torch.tensor(index)
+    spec_utils.move_accept_tokens_to_target_kvcache(
+        batch, accepted, (accepted >= 0).sum(dim=1) - 1, SimpleNamespace(get_kvcache=lambda: keys)
+    )
+
+
+def test_accepted_drafts_move(watch: Watch, moved: list[tuple[list[int], list[int]]]) -> None:
+    one, two = Row(watch, "a", 16), Row(watch, "b", 16)
+    reserve(watch, [one, two], [16, 16])
+    batch = verify(watch, [one, two], 4)
+    before = watch.san.events
+    accept(watch, batch, [[0, 2, -1], [4, 5, 6]], moved)
+    assert watch.san.events == before + 2  # one read, one write
+    a, b = one.slots[16:20].tolist(), two.slots[16:20].tolist()
+    assert moved == [([*a[:2], *b[:3], 0], [a[0], a[2], *b[:3], 0])]
+    assert kinds(watch) == []
+
+
+def test_accepted_drafts_move_to_where_nobody_holds_a_slot(
+    watch: Watch, moved: list[tuple[list[int], list[int]]]
+) -> None:
+    row = Row(watch, "a", 16)
+    reserve(watch, [row], [16])
+    batch = verify(watch, [row], 4)
+    with watch.within(Doing("release", owner="a")):
+        watch.kv.free_segment(row.slots[16:32], start_pos=16)
+    accept(watch, batch, [[0, 2, 3]], moved)
+    assert kinds(watch)[0] == "use_after_free"
+    assert set(watch.san.findings[0].slots) <= set(row.slots[16:20].tolist())
+
+
+def test_a_record_says_more_than_was_taken(watch: Watch) -> None:
+    row = Row(watch, "a", 16)
+    reserve(watch, [row], [16])
+    tell_record(watch, row.req.kv, "a")
+    assert kinds(watch) == []
+    row.req.kv.kv_allocated_len += 32
+    tell_record(watch, row.req.kv, "a")
+    assert kinds(watch) == ["record_contract"]
+    assert watch.san.findings[0].owner == "a"
+
+
+def test_who_is_followed() -> None:
+    said = {each.name: speculation.obstacle(each) for each in SpeculativeAlgorithm if not each.is_none()}
+    followed = {name for name, why in said.items() if why is None}
+    assert followed == {"NGRAM", "STANDALONE", "EAGLE", "EAGLE3", "FROZEN_KV_MTP"}
+    assert said["DFLASH"] == "drafts by DFLASH are not followed yet"
