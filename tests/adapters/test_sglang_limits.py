@@ -24,7 +24,7 @@ def watch_over(**changes: Any) -> Watch:
         "allocator": named("TokenToKVPoolAllocator", page_size=1, size=8, available_size=lambda: 8),
         "tree": named("UnifiedRadixCache", page_size=1, linker=None),
         "rows": named("ReqToTokenPool", size=4),
-        "spec": True,
+        "drafts": "NONE",
         "host_tier": False,
         "dllm_config": None,
         **changes,
@@ -32,7 +32,7 @@ def watch_over(**changes: Any) -> Watch:
     watch = Watch(Sanitizer())
     watch.kv, watch.tree, watch.rows = plain["allocator"], plain["tree"], plain["rows"]
     watch.scheduler = SimpleNamespace(
-        spec_algorithm=SimpleNamespace(is_none=lambda: plain["spec"], is_ngram=lambda: plain.get("ngram", False)),
+        spec_algorithm=SimpleNamespace(name=plain["drafts"], is_none=lambda: plain["drafts"] == "NONE"),
         enable_hierarchical_cache=plain["host_tier"],
         dllm_config=plain["dllm_config"],
         model_config=SimpleNamespace(is_encoder_decoder=False),
@@ -74,7 +74,7 @@ def test_a_plain_scheduler_is_followed() -> None:
             "beside token slots (c128)",
         ),
         ("cpu", {"tree": named("UnifiedRadixCache", page_size=4)}, "larger than the cache's"),
-        ("cpu", {"spec": False}, "drafts come from a model"),
+        ("cpu", {"drafts": "DFLASH"}, "drafts by DFLASH"),
         ("cpu", {"host_tier": True}, "host tier"),
         ("cpu", {"dllm_config": object()}, "block diffusion"),
         (
@@ -120,7 +120,7 @@ def test_a_group_without_its_places_is_not_followed(
     [
         ("prefill", {}, {}, None),
         ("prefill", {"states": object()}, {}, "recurrent states of a disaggregated service"),
-        ("prefill", {}, {"spec": False, "ngram": True}, "drafts in a disaggregated service"),
+        ("prefill", {}, {"drafts": "NGRAM"}, "drafts in a disaggregated service"),
         ("prefill", {}, {"switches": True}, "may change between prefill and decode"),
         ("decode", {}, {}, None),
         ("decode", {"host": object()}, {}, "window slots and host copies that other servers fill"),
