@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
@@ -31,6 +32,8 @@ from kvsan.cli import main
 
 SIZE = 256
 KEEPS_ROWS = "reqs" in signature(ReqToTokenPool.alloc).parameters
+KEEPS_PROMPTS = hasattr(Req, "get_fill_ids")
+"""Whether prompts are arrays, of which a request says how much is computed; before, `fill_ids` was cut."""
 
 _watch = OlderWatch(Sanitizer())
 
@@ -40,6 +43,11 @@ def probes() -> None:
     """The probes of the release's table, once for this process; each test gives them another watch's state."""
     assert all(each.found for each in install(installed().probes, _watch))
     server_args.set_global_server_args_for_scheduler(Arguments(attention_backend="torch_native", page_size=1))
+    try:  # what is asked from 0.5.15 on
+        from sglang.srt.runtime_context import get_flags
+    except ImportError:
+        return
+    get_flags().attn.backend = "torch_native"
 
 
 class Arguments(SimpleNamespace):
@@ -94,10 +102,24 @@ def kinds(watch: OlderWatch) -> list[str]:
 
 
 def request(rid: str, ids: list[int]) -> Req:
-    req = Req(rid, "", ids, SamplingParams(max_new_tokens=4))
+    req = Req(rid, "", array("q", ids) if KEEPS_PROMPTS else ids, SamplingParams(max_new_tokens=4))
     _watch.live.add(rid)
     _watch.san.req_start(owner=rid)
     return req
+
+
+def filled(req: Req) -> int:
+    """How many tokens of the prompt are computed, or are in the batch that is prepared."""
+    return len(req.get_fill_ids() if KEEPS_PROMPTS else req.fill_ids)
+
+
+def fill(req: Req) -> None:
+    """The rest of the prompt is to be computed."""
+    req.init_next_round_input()
+    if hasattr(req, "set_extend_range"):
+        req.set_extend_range(len(req.prefix_indices), len(req.full_untruncated_fill_ids))
+    elif KEEPS_PROMPTS:
+        req.fill_len = len(req.full_untruncated_fill_ids)
 
 
 def extend(watch: OlderWatch, *reqs: Req, chunk: int = 1000) -> None:
@@ -109,19 +131,20 @@ def extend(watch: OlderWatch, *reqs: Req, chunk: int = 1000) -> None:
             adder.add_one_req(req, has_chunked_req=False, truncation_align_size=None)
             assert adder.can_run_list == [req]
         else:
-            req.init_next_round_input()
-    lengths = torch.tensor([len(req.fill_ids) for req in reqs])
+            fill(req)
+    lengths = torch.tensor([filled(req) for req in reqs])
     prefixes = [len(req.prefix_indices) for req in reqs]
-    extends = [len(req.fill_ids) - prefix for req, prefix in zip(reqs, prefixes, strict=True)]
+    extends = [filled(req) - prefix for req, prefix in zip(reqs, prefixes, strict=True)]
     batch = SimpleNamespace(
-        reqs=list(reqs), tree_cache=watch.tree, req_to_token_pool=watch.rows, device="cpu", prefix_lens=prefixes,
+        reqs=list(reqs), tree_cache=watch.tree, req_to_token_pool=watch.rows, token_to_kv_pool_allocator=watch.kv,
+        device="cpu", prefix_lens=prefixes,
         extend_lens=extends, extend_num_tokens=sum(extends), seq_lens=lengths, seq_lens_cpu=lengths,
         maybe_evict_swa=lambda: None,
     )  # fmt: skip
     *_, rows = common.alloc_for_extend(batch)
     for req, row in zip(reqs, rows, strict=True):
         req.req_pool_idx = int(row)
-        req.kv_committed_len = req.kv_allocated_len = len(req.fill_ids)
+        req.kv_committed_len = req.kv_allocated_len = filled(req)
 
 
 @contextmanager
@@ -132,7 +155,7 @@ def in_flight(watch: OlderWatch, *reqs: Req) -> Iterator[None]:
     watch.san.record(event=name, agent="sched")
     watch.san.wait(event=name, agent="fwd")
     for req in reqs:
-        row, length = int(req.req_pool_idx), len(req.fill_ids)
+        row, length = int(req.req_pool_idx), filled(req)
         watch.san.capture(ROWS, batch=name, row=row, upto=length, owner=req.rid, agent="fwd")
     watch.san.launch(batch=name, agent="fwd")
     result = object()
