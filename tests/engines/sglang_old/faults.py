@@ -38,9 +38,9 @@ def leak(switch: OldSwitch, original: Original, tree: Any, req: Any, *args: Any,
     own = switch.own(req)
     kept = (req.kv_committed_len - 1) // tree.page_size * tree.page_size
     forgotten = own[kept - req.cache_protected_len :]
-    if req.finished() and kept > req.cache_protected_len:
-        if switch.strike(owner=str(req.rid), slots=forgotten.tolist()):
-            req.kv_committed_len = req.kv_allocated_len = kept
+    chance = req.finished() and kept > req.cache_protected_len
+    if chance and switch.strike(owner=str(req.rid), slots=forgotten.tolist()):
+        req.kv_committed_len = req.kv_allocated_len = kept
     return original(tree, req, *args, **named)
 
 

@@ -63,7 +63,7 @@ KERNELS = textwrap.dedent(
 
 ARRIVAL = textwrap.dedent(
     '''
-    """Lets the faults of these tests in as soon as the scheduler is imported; some of these releases know no plugins."""
+    """Lets the tests' faults in as soon as the scheduler is imported; some of these releases know no plugins."""
 
     import importlib.util
     import sys
@@ -172,7 +172,8 @@ def serving(
     stand_ins = write_kernels(folder)
     write_arrival(stand_ins)
     found_first = os.pathsep.join([str(stand_ins), str(ROOT)])
-    variables = {**os.environ, **ON_A_CPU, "PYTHONPATH": found_first, **variables}
+    ports = {"SGLANG_GRPC_PORT": str(free_port())}  # 0.5.13 would take one 10000 above, which there may not be
+    variables = {**os.environ, **ON_A_CPU, **ports, "PYTHONPATH": found_first, **variables}
     with (folder / "log").open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=variables, start_new_session=True

@@ -19,9 +19,12 @@ from kvsan.hooks.adapters.sglang.older.watch import OlderWatch
 from kvsan.hooks.adapters.sglang.tables import installed
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing
 from kvsan.hooks.sanitizer import Sanitizer
+from kvsan.hooks.specification import hookimpl
 from sglang.srt import server_args
+from sglang.srt.managers import schedule_batch
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req
 from sglang.srt.managers.schedule_policy import PrefillAdder
+from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache import common
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
@@ -339,6 +342,69 @@ def test_a_row_is_given_back_twice(watch: OlderWatch) -> None:
     else:
         watch.rows.free(row)
     assert kinds(watch) == ["double_free"]
+
+
+@pytest.mark.skipif(not hasattr(schedule_batch, "retract_all"), reason="a batch's own method retracts")
+def test_a_retraction_of_all_is_told(watch: OlderWatch) -> None:
+    told: list[str] = []
+    watch.san.add_plugin(Listening(told))
+    a = request("A", list(range(32)))
+    extend(watch, a)
+    schedule_batch.retract_all(
+        reqs=[a], server_args=Arguments(), req_to_token_pool=watch.rows, token_to_kv_pool_allocator=watch.kv,
+        tree_cache=watch.tree, hisparse_coordinator=None,
+    )  # fmt: skip
+    assert told == ["A"]
+    assert watch.kv.available_size() == SIZE
+    assert kinds(watch) == []
+
+
+class Listening:
+    """A plugin of kvsan that hears of retractions."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    @hookimpl
+    def kvsan_req_retract(self, event: Any) -> None:
+        """The engine takes back what a live request holds."""
+        self.told.append(event.owner)
+
+
+@pytest.mark.skipif(not hasattr(Scheduler, "_apply_war_barrier"), reason="its loop has no barrier, or waits by itself")
+@pytest.mark.parametrize("on", [True, False])
+def test_the_barrier_orders_reads_before_what_follows(on: bool, watch: OlderWatch) -> None:
+    runner = SimpleNamespace(war_fastpath_read_done_event=None)
+    watch.scheduler._war_barrier_enabled = on
+    watch.scheduler.model_worker = SimpleNamespace(war_fastpath_runner=runner)
+    watch.scheduler.schedule_stream = watch.scheduler.default_stream
+    watch.scheduler.forward_stream = torch.cpu.Stream()
+    watch.name_streams()
+    a = request("A", list(range(32)))
+    extend(watch, a)
+    with in_flight(watch, a):
+        Scheduler._apply_war_barrier(watch.scheduler)
+        row = watch.rows.req_to_token[a.req_pool_idx, :16]
+        watch.rows.write((a.req_pool_idx, slice(0, 16)), row.flip(0))
+    assert kinds(watch) == ([] if on else ["race"])
+
+
+@pytest.mark.skipif(not hasattr(RadixCache, "release_radix_session"), reason="its cache knows no sessions")
+def test_what_a_closed_session_leaves_is_free(watch: OlderWatch) -> None:
+    watch.tree.enable_session_radix_cache = True
+    for name, ids in (("A", range(32)), ("B", range(48))):
+        req = request(name, list(ids))
+        req.session_id = name
+        extend(watch, req)
+        release(watch, req)
+        requests.end_finished(watch, (req,))
+    watch.tree.release_radix_session("B")
+    assert watch.kv.available_size() == SIZE - 32
+    watch.tree.release_radix_session("A")
+    assert watch.kv.available_size() == SIZE
+    watch.san.idle()
+    check_totals(watch)
+    assert kinds(watch) == []
 
 
 def test_doctor_says_which_table_and_finds_every_place(capsys: pytest.CaptureFixture[str]) -> None:
