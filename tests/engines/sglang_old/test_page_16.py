@@ -1,4 +1,4 @@
-"""One server with pages of sixteen slots, which Triton's interpreter hands out on a CPU: clean under load, then faults."""
+"""One server with pages of sixteen slots, handed out in Triton's interpreter: clean under load, then faults."""
 
 from __future__ import annotations
 
