@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ..sglang.living import Case, Living, few, one
+from . import loads
 from .living import CASES, is_clean, living, needs_rows_of_requests, reports, strikes
 
 pytestmark = needs_rows_of_requests
@@ -21,6 +22,13 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Li
 
 def test_clean(server: Living) -> None:
     is_clean(server)
+
+
+def test_clean_when_prompts_are_aborted_between_their_chunks(server: Living) -> None:
+    generated = loads.aborts_between_chunks(server.port)
+    assert min(generated) <= 1, "none was aborted while it was prefilled"
+    server.rest()
+    server.nothing_is_wrong()
 
 
 MORE = [
