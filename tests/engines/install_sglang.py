@@ -41,7 +41,6 @@ OLD = {
     "0.5.11": ["xgrammar==0.1.32", "transformers==5.6.0"],
     "0.5.12.post1": ["xgrammar==0.2.0", "transformers==5.6.0", "apache-tvm-ffi==0.1.9"],
     "0.5.13": ["xgrammar==0.2.1", "transformers==5.8.1", "apache-tvm-ffi==0.1.9"],
-    "0.5.14": ["xgrammar==0.2.1", "transformers==5.8.1", "apache-tvm-ffi==0.1.9"],
     "0.5.15.post1": ["xgrammar==0.2.1", "transformers==5.12.1", "apache-tvm-ffi==0.1.11"],
 }
 """The old releases that there are tests for, each with what it needs alone."""
