@@ -10,7 +10,7 @@ import pytest
 
 from ..sglang import load
 from ..sglang.faults import VARIABLE
-from ..sglang.living import NOT_FATAL, Case, Living, comes_from, names
+from ..sglang.living import NOT_FATAL, Case, Living, comes_from, few, names
 from .bugs import HAS_ROW_RACE
 from .server import serving
 
@@ -25,7 +25,7 @@ CASES = [
     Case("double_free", "double_free", "release_kv_cache"),
     Case("foreign_free", "free_not_owner", "release_kv_cache"),
     Case("stale_prefix", "stale_row", "run_batch"),
-    Case("row_leak", "leak", LOOP, steps=2),
+    Case("row_leak", "leak", LOOP, steps=2, traffic=few),
     Case("lock_leak", "lock_leak", LOOP, steps=1000),
 ]
 """Faults that pages of any size have."""

@@ -27,7 +27,7 @@ def test_clean(server: Living) -> None:
 
 
 CASES = [
-    Case("row_leak", "leak", "event_loop_normal", steps=2),
+    Case("row_leak", "leak", "event_loop_normal", steps=2, traffic=few),
     Case("row_double_free", "double_free", "release_kv_cache"),
     Case("row_freed_early", "stale_row", "run_batch"),
     Case("chunk_row_freed", "stale_row", "alloc_for_extend", traffic=one),
