@@ -51,8 +51,8 @@ test-engines:
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
 	timeout $(ENGINE_SECONDS) $(SGLANG)/bin/python -m pytest tests/engines -o faulthandler_timeout=600 $(ENGINE_TESTS)
 
-# Unmodified releases that have the bugs kvsan was founded on, and the first without: an environment for each.
-OLD_SGLANG ?= 0.5.4 0.5.8.post1 0.5.9
+# Unmodified releases: two that have the bugs kvsan was founded on, then those without. An environment for each.
+OLD_SGLANG ?= 0.5.4 0.5.8.post1 0.5.9 0.5.10.post1 0.5.11 0.5.12.post1 0.5.13 0.5.15.post1
 
 test-engines-old: $(OLD_SGLANG:%=test-engines-old-%)
 

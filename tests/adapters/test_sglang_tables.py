@@ -36,7 +36,10 @@ from kvsan.hooks.sanitizer import Sanitizer
         ("0.5.11", "0.5.11"),
         ("0.5.12.post1", "0.5.11"),
         ("0.5.13", "0.5.13"),
-        ("0.5.21", "0.5.13"),
+        ("0.5.13.post1", "0.5.13"),
+        ("0.5.14", "0.5.14"),
+        ("0.5.15.post1", "0.5.15"),
+        ("0.5.21", "0.5.16"),
         ("0.5.22", "0.5.22"),
         ("0.5.23", "0.5.23"),
         ("0.6.0.dev1+g0123abc", "0.5.23"),
@@ -47,8 +50,9 @@ def test_the_table_for_a_release(version: str, since: str) -> None:
 
 
 def test_old_releases_have_a_watch_of_their_own() -> None:
-    assert [table.since for table in TABLES if table.watch is OlderWatch] == ["0.5.4", "0.5.6", "0.5.9", "0.5.11"]
-    assert {table.watch for table in TABLES[4:]} == {Watch}
+    old = ["0.5.4", "0.5.6", "0.5.9", "0.5.11", "0.5.13", "0.5.14", "0.5.15"]
+    assert [table.since for table in TABLES if table.watch is OlderWatch] == old
+    assert {table.watch for table in TABLES[len(old) :]} == {Watch}
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.since)
@@ -68,6 +72,29 @@ def test_0_5_11_differs_from_0_5_9_in_one_place() -> None:
     before, after = ({each.where for each in probes} for probes in (older.SINCE_0_5_9, older.SINCE_0_5_11))
     mixin = "sglang.srt.managers.scheduler_runtime_checker_mixin:SchedulerRuntimeCheckerMixin"
     assert (before - after, after - before) == ({f"{mixin}.self_check_during_idle"}, {f"{mixin}.on_idle"})
+
+
+def test_0_5_13_differs_from_0_5_11_in_what_its_scheduler_moved() -> None:
+    before, after = ({each.where for each in probes} for probes in (older.SINCE_0_5_11, older.SINCE_0_5_13))
+    assert {place.rpartition(":")[2] for place in before - after} == {
+        "SchedulerOutputProcessorMixin.process_batch_result_prefill",
+        "SchedulerOutputProcessorMixin.process_batch_result_decode",
+        "SchedulerRuntimeCheckerMixin.on_idle",
+        "ScheduleBatch.release_req",
+    }
+    assert {place.rpartition(":")[2] for place in after - before} == {
+        "SchedulerBatchResultProcessor.process_batch_result_prefill",
+        "SchedulerBatchResultProcessor.process_batch_result_decode",
+        "Scheduler.on_idle",
+        "release_req",
+    }
+
+
+def test_0_5_14_and_0_5_15_have_one_place_more_each() -> None:
+    (barrier,) = set(older.SINCE_0_5_14) - set(older.SINCE_0_5_13)
+    (session,) = set(older.SINCE_0_5_15) - set(older.SINCE_0_5_14)
+    assert barrier.where.endswith(":Scheduler._apply_war_barrier")
+    assert session.where.endswith(":SessionRadixCacheMixin.release_radix_session")
 
 
 def test_0_5_22_differs_in_two_places_and_two_groups() -> None:
@@ -90,12 +117,15 @@ def test_0_5_22_differs_in_two_places_and_two_groups() -> None:
         ("0.5.9", None),
         ("0.5.23", None),
         ("0.5.23+cpu", None),
-        ("0.5.10.post1", "compared by source"),
+        ("0.5.10.post1", None),
+        ("0.5.10", "compared by source"),
         ("0.5.12", "compared by source"),
+        ("0.5.14", "compared by source"),
+        ("0.5.15.post1", None),
         ("0.5.22", "compared by source"),
         ("0.5.7", "only that its places are there is checked"),
         ("0.5.24", "only that its places are there is checked"),
-        ("0.5.16", "is not followed: no table of probes fits 0.5.13 and what comes before 0.5.22"),
+        ("0.5.16", "is not followed: no table of probes fits 0.5.16 and what comes before 0.5.22"),
     ],
 )
 def test_what_is_said_of_a_release(version: str, said: str | None) -> None:

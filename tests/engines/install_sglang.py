@@ -30,13 +30,18 @@ NEEDED = [
 ]  # fmt: skip
 OLD_NEEDED = [
     "transformers==4.57.1", "tokenizers>=0.22,<=0.23.0", "apache-tvm-ffi>=0.1.5,<0.2", "llguidance>=0.7.11,<0.8.0",
-    "accelerate",
+    "openai==2.6.1", "accelerate",
 ]  # fmt: skip
 """In place of those of the same name, for all old releases."""
 OLD = {
     "0.5.4": ["xgrammar==0.1.25", "openai==1.99.1"],
-    "0.5.8.post1": ["xgrammar==0.1.27", "openai==2.6.1"],
-    "0.5.9": ["xgrammar==0.1.27", "openai==2.6.1"],
+    "0.5.8.post1": ["xgrammar==0.1.27"],
+    "0.5.9": ["xgrammar==0.1.27"],
+    "0.5.10.post1": ["xgrammar==0.1.32", "transformers==5.3.0"],
+    "0.5.11": ["xgrammar==0.1.32", "transformers==5.6.0"],
+    "0.5.12.post1": ["xgrammar==0.2.0", "transformers==5.6.0", "apache-tvm-ffi==0.1.9"],
+    "0.5.13": ["xgrammar==0.2.1", "transformers==5.8.1", "apache-tvm-ffi==0.1.9"],
+    "0.5.15.post1": ["xgrammar==0.2.1", "transformers==5.12.1", "apache-tvm-ffi==0.1.11"],
 }
 """The old releases that there are tests for, each with what it needs alone."""
 OWN = ["pluggy>=1.5", "rich>=13.7", "pytest>=8"]
@@ -91,9 +96,8 @@ def _alone(release: str) -> list[str]:
 def _needed(release: str) -> list[str]:
     if release == PRESENT:
         return NEEDED
-    own = [*OLD_NEEDED, *OLD[release]]
-    names = {_name(each) for each in own}
-    return [*own, *(each for each in NEEDED if _name(each) not in names)]
+    by_name = {_name(each): each for each in (*NEEDED, *OLD_NEEDED, *OLD[release])}
+    return list(by_name.values())
 
 
 def _name(requirement: str) -> str:

@@ -57,9 +57,12 @@ and without recurrent states, whose buffers do not say which of their places are
 TABLES = (
     Table("0.5.4", older.SINCE_0_5_4, OlderWatch, run=("0.5.4",)),
     Table("0.5.6", older.SINCE_0_5_6, OlderWatch, run=("0.5.8.post1",)),
-    Table("0.5.9", older.SINCE_0_5_9, OlderWatch, run=("0.5.9",), compared=("0.5.10", "0.5.10.post1")),
-    Table("0.5.11", older.SINCE_0_5_11, OlderWatch, compared=("0.5.11", "0.5.12", "0.5.12.post1")),
-    Table("0.5.13", table.PROBES, Watch, fits=False),
+    Table("0.5.9", older.SINCE_0_5_9, OlderWatch, run=("0.5.9", "0.5.10.post1"), compared=("0.5.10",)),
+    Table("0.5.11", older.SINCE_0_5_11, OlderWatch, run=("0.5.11", "0.5.12.post1"), compared=("0.5.12",)),
+    Table("0.5.13", older.SINCE_0_5_13, OlderWatch, run=("0.5.13",), compared=("0.5.13.post1",)),
+    Table("0.5.14", older.SINCE_0_5_14, OlderWatch, compared=("0.5.14",)),
+    Table("0.5.15", older.SINCE_0_5_15, OlderWatch, run=("0.5.15.post1",), compared=("0.5.15",)),
+    Table("0.5.16", table.PROBES, Watch, fits=False),
     Table("0.5.22", SINCE_0_5_22, Watch, compared=("0.5.22",)),
     Table("0.5.23", table.PROBES, Watch, run=("0.5.23",)),
 )

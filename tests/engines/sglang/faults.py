@@ -46,8 +46,9 @@ class Switch:
     """Which fault is armed, and what it has done. `scheduler` is the living one, `processed` the batch whose
     results it took in last, `evicting` whether the cache gives something back."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, faults: dict[str, Fault]) -> None:
         self.file = file
+        self.faults = faults
         self.armed = ""
         self.left = 0
         self.scheduler: Any = None
@@ -70,7 +71,7 @@ class Switch:
         self._restore = lambda: None
         self.armed = self.file.read_text(encoding="utf-8").strip()
         if self.armed:
-            fault = FAULTS[self.armed.partition(":")[0]]
+            fault = self.faults[self.armed.partition(":")[0]]
             self.left = fault.strikes
             if ":" not in self.armed:
                 self._restore = wrap(fault.where, functools.partial(fault.act, self))
@@ -109,10 +110,18 @@ class Switch:
     def requests(self) -> list[Any]:
         """The requests that hold a row."""
         batches = [self.processed, self.scheduler.running_batch, self.scheduler.last_batch]
-        sent = self.scheduler.disagg_prefill_inflight_queue or ()
+        sent = getattr(self.scheduler, "disagg_prefill_inflight_queue", None) or ()
         batched = (req for batch in batches if batch is not None for req in batch.reqs)
         every = [self.scheduler.chunked_req, *batched, *sent]
-        return list({id(req): req for req in every if req is not None and req.kv.holds_kv}.values())
+        return list({id(req): req for req in every if req is not None and self.row_of(req) is not None}.values())
+
+    def row_of(self, req: Any) -> int | None:
+        """The row that a request holds."""
+        return int(req.kv.req_pool_idx) if req.kv.holds_kv else None
+
+    def holder(self, row: int) -> Any:
+        """As much of a request as the row pool asks for to take the row back."""
+        return SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=row))
 
     def owner(self, kv: Any) -> str | None:
         """Whose record this is."""
@@ -124,7 +133,7 @@ class Switch:
 
     def of_row(self, number: int) -> str | None:
         """Who has the row."""
-        return next((str(req.rid) for req in self.requests() if req.kv.req_pool_idx == number), None)
+        return next((str(req.rid) for req in self.requests() if self.row_of(req) == number), None)
 
 
 # -- token slots
@@ -356,15 +365,16 @@ def row_freed_early(switch: Switch, original: Original, pool: Any, indices: Any,
     if not isinstance(indices[1], slice):
         row = int(indices[0][0])
         if switch.strike(owner=switch.of_row(row), row=row):
-            pool.free(SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=row)))
+            pool.free(switch.holder(row))
     return result
 
 
 def chunk_row_freed(switch: Switch, original: Original, pool: Any, reqs: Any) -> Any:
     """The row of a chunked prefill is given back before its next chunk goes on with it."""
     for req in reqs:
-        if req.kv.holds_kv and switch.strike(owner=str(req.rid), row=int(req.kv.req_pool_idx)):
-            pool.free(SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=req.kv.req_pool_idx)))
+        row = switch.row_of(req)
+        if row is not None and switch.strike(owner=str(req.rid), row=row):
+            pool.free(switch.holder(row))
     return original(pool, reqs)
 
 
@@ -585,10 +595,15 @@ def register() -> None:
     file = os.environ.get(VARIABLE)
     if not file or SCHEDULER not in sys.modules:
         return
-    switch = Switch(Path(file))
-    for where in dict.fromkeys(fault.below[0] for fault in FAULTS.values() if fault.below):
-        wrap(where, functools.partial(_inside, switch, where))
+    switch = Switch(Path(file), FAULTS)
+    begin(switch)
     wrap(f"{TREE}._evict", functools.partial(_evict, switch))
+
+
+def begin(switch: Switch) -> None:
+    """From here on the scheduler looks at the control file."""
+    for where in dict.fromkeys(fault.below[0] for fault in switch.faults.values() if fault.below):
+        wrap(where, functools.partial(_inside, switch, where))
     wrap(f"{SCHEDULER}:Scheduler.get_next_batch_to_run", functools.partial(_look, switch))
     wrap(f"{PREFILLING}.get_next_disagg_prefill_batch_to_run", functools.partial(_look, switch))
     wrap(f"{SCHEDULER}:Scheduler.process_batch_result", functools.partial(_process, switch))
@@ -616,7 +631,7 @@ def _inside(switch: Switch, where: str, original: Original, *args: Any, **named:
     """The armed fault, if it was armed to act here."""
     name, _, place = switch.armed.partition(":")
     if place and switch.left:
-        below = FAULTS[name].below
+        below = switch.faults[name].below
         if below is not None and below[0] == where:
             return below[1](switch, original, *args, **named)
     return original(*args, **named)

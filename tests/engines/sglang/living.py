@@ -21,6 +21,8 @@ from .server import Served, serving, wait_for
 SECONDS = 60.0
 BARRIER = {"SGLANG_ENABLE_WAR_BARRIER": "1"}
 """On a GPU the barrier is always on."""
+PUBLICATIONS = {"checkpoint_into_tree", "cache_unfinished_req"}
+"""The functions that publish, the latter in old releases."""
 NOT_FATAL = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "0"}
 """SGLang's own check of its totals warns, and does not end the scheduler."""
 
@@ -33,7 +35,7 @@ def frames(access: Access | None) -> list[str]:
 def known(finding: Finding) -> bool:
     """Is this SGLang's own fault of sgl-project/sglang#38140: a publication gives back or remaps what a batch that is
     already launched captured?"""
-    return finding.kind == "stale_capture" and "checkpoint_into_tree" in frames(finding.present)
+    return finding.kind == "stale_capture" and bool(PUBLICATIONS & set(frames(finding.present)))
 
 
 def others(served: Served) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 PREFIX = "The quick brown fox jumps over the lazy dog. " * 6
 SECONDS = 90.0
+_turns = itertools.count()
 
 
 def post(port: int, path: str, body: dict[str, Any], timeout: float = SECONDS) -> Any:
@@ -50,10 +52,14 @@ def run(port: int, count: int, *, pause: float = 0.01, ends: int = 4) -> tuple[i
     equal prompts, which are computed side by side and published twice."""
     done: list[Any] = []
     errors: list[str] = []
+    turn = next(_turns)  # 0.5.12 takes the id of an aborted request never again
 
     def one(number: int) -> None:
+        request = body(number, ends)
+        if "rid" in request:
+            request["rid"] += f"-{turn}"
         try:
-            done.append(post(port, "/generate", body(number, ends)))
+            done.append(post(port, "/generate", request))
         except Exception as error:
             errors.append(f"{number}: {error!r}")
 
@@ -62,7 +68,7 @@ def run(port: int, count: int, *, pause: float = 0.01, ends: int = 4) -> tuple[i
         thread.start()
         time.sleep(pause)
         if number % 9 == 6:
-            post(port, "/abort_request", {"rid": f"abort-{number - 1}"})
+            post(port, "/abort_request", {"rid": f"abort-{number - 1}-{turn}"})
     for thread in threads:
         thread.join(SECONDS)
     return len(done), errors

@@ -4,6 +4,7 @@ of 64 tokens and mixed chunks. Requests that must arrive together are sent in on
 from __future__ import annotations
 
 import threading
+import time
 import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,6 +81,24 @@ def twins(port: int) -> None:
     """Equal prompts side by side: the second publication finds its tokens in the cache, and points its row at them."""
     prompt = [7 + i % 90 for i in range(30)]
     ask(port, {f"twin-{number}": (prompt, 12) for number in range(4)})
+
+
+def aborts_between_chunks(port: int, count: int = 6) -> list[int]:
+    """Prompts of many chunks, each aborted a while after it was sent; how many tokens each was answered with."""
+    generated: list[int] = []
+
+    def send(number: int) -> None:
+        prompt = [(5 + number + i) % 250 for i in range(700)]
+        answer = ask(port, {f"chunked-{number}": (prompt, 40)})
+        generated.append(int(answer[0]["meta_info"].get("completion_tokens", 0)) if isinstance(answer, list) else 0)
+
+    for number in range(count):
+        thread = threading.Thread(target=send, args=(number,), daemon=True)
+        thread.start()
+        time.sleep(0.04 * (number + 1))
+        load.post(port, "/abort_request", {"rid": f"chunked-{number}"})
+        thread.join(load.SECONDS)
+    return generated
 
 
 def recycled_row(port: int) -> None:

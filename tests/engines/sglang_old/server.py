@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from ..install_sglang import ROOT
 from ..sglang.server import BOOT_SECONDS, STOP_SECONDS, free_port, healthy, wait_for
 
 PATIENCE_SECONDS = 4.0
@@ -57,6 +58,36 @@ KERNELS = textwrap.dedent(
 
     sys.meta_path.append(Modules())
     __getattr__ = lacking("sgl_kernel")
+    '''
+)
+
+ARRIVAL = textwrap.dedent(
+    '''
+    """Lets the tests' faults in as soon as the scheduler is imported; some of these releases know no plugins."""
+
+    import importlib.util
+    import sys
+
+
+    class Arrival:
+        def find_spec(self, name, path=None, target=None):
+            if name != "sglang.srt.managers.scheduler":
+                return None
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(name)
+            run = spec.loader.exec_module
+
+            def exec_module(module):
+                run(module)
+                from tests.engines.sglang_old import faults
+
+                faults.register()
+
+            spec.loader.exec_module = exec_module
+            return spec
+
+
+    sys.meta_path.insert(0, Arrival())
     '''
 )
 
@@ -121,6 +152,11 @@ def write_kernels(folder: Path) -> Path:
     return kernels.parent
 
 
+def write_arrival(stand_ins: Path) -> None:
+    """Lets the faults into servers that find this folder."""
+    (stand_ins / "sitecustomize.py").write_text(ARRIVAL, encoding="utf-8")
+
+
 @contextmanager
 def serving(
     model: Path, folder: Path, *arguments: str, options: tuple[str, ...] = (), **variables: str
@@ -133,7 +169,11 @@ def serving(
         "--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native",
         "--sampling-backend", "pytorch", "--skip-server-warmup", "--host", "127.0.0.1", "--port", str(port), *arguments,
     ]  # fmt: skip
-    variables = {**os.environ, **ON_A_CPU, "PYTHONPATH": str(write_kernels(folder)), **variables}
+    stand_ins = write_kernels(folder)
+    write_arrival(stand_ins)
+    found_first = os.pathsep.join([str(stand_ins), str(ROOT)])
+    ports = {"SGLANG_GRPC_PORT": str(free_port())}  # 0.5.13 would take one 10000 above, which there may not be
+    variables = {**os.environ, **ON_A_CPU, **ports, "PYTHONPATH": found_first, **variables}
     with (folder / "log").open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=variables, start_new_session=True

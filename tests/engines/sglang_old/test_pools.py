@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
@@ -18,9 +19,12 @@ from kvsan.hooks.adapters.sglang.older.watch import OlderWatch
 from kvsan.hooks.adapters.sglang.tables import installed
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing
 from kvsan.hooks.sanitizer import Sanitizer
+from kvsan.hooks.specification import hookimpl
 from sglang.srt import server_args
+from sglang.srt.managers import schedule_batch
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req
 from sglang.srt.managers.schedule_policy import PrefillAdder
+from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache import common
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
@@ -31,6 +35,8 @@ from kvsan.cli import main
 
 SIZE = 256
 KEEPS_ROWS = "reqs" in signature(ReqToTokenPool.alloc).parameters
+KEEPS_PROMPTS = hasattr(Req, "get_fill_ids")
+"""Whether prompts are arrays, of which a request says how much is computed; before, `fill_ids` was cut."""
 
 _watch = OlderWatch(Sanitizer())
 
@@ -40,6 +46,11 @@ def probes() -> None:
     """The probes of the release's table, once for this process; each test gives them another watch's state."""
     assert all(each.found for each in install(installed().probes, _watch))
     server_args.set_global_server_args_for_scheduler(Arguments(attention_backend="torch_native", page_size=1))
+    try:  # what is asked from 0.5.15 on
+        from sglang.srt.runtime_context import get_flags
+    except ImportError:
+        return
+    get_flags().attn.backend = "torch_native"
 
 
 class Arguments(SimpleNamespace):
@@ -94,10 +105,24 @@ def kinds(watch: OlderWatch) -> list[str]:
 
 
 def request(rid: str, ids: list[int]) -> Req:
-    req = Req(rid, "", ids, SamplingParams(max_new_tokens=4))
+    req = Req(rid, "", array("q", ids) if KEEPS_PROMPTS else ids, SamplingParams(max_new_tokens=4))
     _watch.live.add(rid)
     _watch.san.req_start(owner=rid)
     return req
+
+
+def filled(req: Req) -> int:
+    """How many tokens of the prompt are computed, or are in the batch that is prepared."""
+    return len(req.get_fill_ids() if KEEPS_PROMPTS else req.fill_ids)
+
+
+def fill(req: Req) -> None:
+    """The rest of the prompt is to be computed."""
+    req.init_next_round_input()
+    if hasattr(req, "set_extend_range"):
+        req.set_extend_range(len(req.prefix_indices), len(req.full_untruncated_fill_ids))
+    elif KEEPS_PROMPTS:
+        req.fill_len = len(req.full_untruncated_fill_ids)
 
 
 def extend(watch: OlderWatch, *reqs: Req, chunk: int = 1000) -> None:
@@ -109,19 +134,20 @@ def extend(watch: OlderWatch, *reqs: Req, chunk: int = 1000) -> None:
             adder.add_one_req(req, has_chunked_req=False, truncation_align_size=None)
             assert adder.can_run_list == [req]
         else:
-            req.init_next_round_input()
-    lengths = torch.tensor([len(req.fill_ids) for req in reqs])
+            fill(req)
+    lengths = torch.tensor([filled(req) for req in reqs])
     prefixes = [len(req.prefix_indices) for req in reqs]
-    extends = [len(req.fill_ids) - prefix for req, prefix in zip(reqs, prefixes, strict=True)]
+    extends = [filled(req) - prefix for req, prefix in zip(reqs, prefixes, strict=True)]
     batch = SimpleNamespace(
-        reqs=list(reqs), tree_cache=watch.tree, req_to_token_pool=watch.rows, device="cpu", prefix_lens=prefixes,
+        reqs=list(reqs), tree_cache=watch.tree, req_to_token_pool=watch.rows, token_to_kv_pool_allocator=watch.kv,
+        device="cpu", prefix_lens=prefixes,
         extend_lens=extends, extend_num_tokens=sum(extends), seq_lens=lengths, seq_lens_cpu=lengths,
         maybe_evict_swa=lambda: None,
     )  # fmt: skip
     *_, rows = common.alloc_for_extend(batch)
     for req, row in zip(reqs, rows, strict=True):
         req.req_pool_idx = int(row)
-        req.kv_committed_len = req.kv_allocated_len = len(req.fill_ids)
+        req.kv_committed_len = req.kv_allocated_len = filled(req)
 
 
 @contextmanager
@@ -132,7 +158,7 @@ def in_flight(watch: OlderWatch, *reqs: Req) -> Iterator[None]:
     watch.san.record(event=name, agent="sched")
     watch.san.wait(event=name, agent="fwd")
     for req in reqs:
-        row, length = int(req.req_pool_idx), len(req.fill_ids)
+        row, length = int(req.req_pool_idx), filled(req)
         watch.san.capture(ROWS, batch=name, row=row, upto=length, owner=req.rid, agent="fwd")
     watch.san.launch(batch=name, agent="fwd")
     result = object()
@@ -316,6 +342,69 @@ def test_a_row_is_given_back_twice(watch: OlderWatch) -> None:
     else:
         watch.rows.free(row)
     assert kinds(watch) == ["double_free"]
+
+
+@pytest.mark.skipif(not hasattr(schedule_batch, "retract_all"), reason="a batch's own method retracts")
+def test_a_retraction_of_all_is_told(watch: OlderWatch) -> None:
+    told: list[str] = []
+    watch.san.add_plugin(Listening(told))
+    a = request("A", list(range(32)))
+    extend(watch, a)
+    schedule_batch.retract_all(
+        reqs=[a], server_args=Arguments(), req_to_token_pool=watch.rows, token_to_kv_pool_allocator=watch.kv,
+        tree_cache=watch.tree, hisparse_coordinator=None,
+    )  # fmt: skip
+    assert told == ["A"]
+    assert watch.kv.available_size() == SIZE
+    assert kinds(watch) == []
+
+
+class Listening:
+    """A plugin of kvsan that hears of retractions."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    @hookimpl
+    def kvsan_req_retract(self, event: Any) -> None:
+        """The engine takes back what a live request holds."""
+        self.told.append(event.owner)
+
+
+@pytest.mark.skipif(not hasattr(Scheduler, "_apply_war_barrier"), reason="its loop has no barrier, or waits by itself")
+@pytest.mark.parametrize("on", [True, False])
+def test_the_barrier_orders_reads_before_what_follows(on: bool, watch: OlderWatch) -> None:
+    runner = SimpleNamespace(war_fastpath_read_done_event=None)
+    watch.scheduler._war_barrier_enabled = on
+    watch.scheduler.model_worker = SimpleNamespace(war_fastpath_runner=runner)
+    watch.scheduler.schedule_stream = watch.scheduler.default_stream
+    watch.scheduler.forward_stream = torch.cpu.Stream()
+    watch.name_streams()
+    a = request("A", list(range(32)))
+    extend(watch, a)
+    with in_flight(watch, a):
+        Scheduler._apply_war_barrier(watch.scheduler)
+        row = watch.rows.req_to_token[a.req_pool_idx, :16]
+        watch.rows.write((a.req_pool_idx, slice(0, 16)), row.flip(0))
+    assert kinds(watch) == ([] if on else ["race"])
+
+
+@pytest.mark.skipif(not hasattr(RadixCache, "release_radix_session"), reason="its cache knows no sessions")
+def test_what_a_closed_session_leaves_is_free(watch: OlderWatch) -> None:
+    watch.tree.enable_session_radix_cache = True
+    for name, ids in (("A", range(32)), ("B", range(48))):
+        req = request(name, list(ids))
+        req.session_id = name
+        extend(watch, req)
+        release(watch, req)
+        requests.end_finished(watch, (req,))
+    watch.tree.release_radix_session("B")
+    assert watch.kv.available_size() == SIZE - 32
+    watch.tree.release_radix_session("A")
+    assert watch.kv.available_size() == SIZE
+    watch.san.idle()
+    check_totals(watch)
+    assert kinds(watch) == []
 
 
 def test_doctor_says_which_table_and_finds_every_place(capsys: pytest.CaptureFixture[str]) -> None:

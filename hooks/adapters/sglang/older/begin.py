@@ -64,7 +64,7 @@ def obstacle(watch: OlderWatch) -> str | None:
         return "rows and slots that other servers fill are"
     if not scheduler.spec_algorithm.is_none():
         return "the writes of speculative decoding are"
-    if scheduler.pp_size > 1:
+    if getattr(scheduler, "ps", scheduler).pp_size > 1:
         return "pipeline stages are"
     if getattr(scheduler, "dllm_config", None) is not None:
         return "block diffusion is"

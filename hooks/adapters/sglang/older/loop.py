@@ -71,8 +71,8 @@ def results(watch: OlderWatch, scheduler: Any, *args: Any, **kwargs: Any) -> Rea
 
 
 def idle(watch: OlderWatch, scheduler: Any, *args: Any, **kwargs: Any) -> Reading:
-    """`self_check_during_idle`: there is no batch to run, and the engine adds its totals up; where something waits for
-    memory, that is not idleness."""
+    """`self_check_during_idle`, later `on_idle`: there is no batch to run, and the engine adds its totals up; where
+    something waits for memory, that is not idleness."""
     busy = scheduler.waiting_queue or scheduler.running_batch.reqs or scheduler.chunked_req or watch.flights
     if scheduler is watch.scheduler and not busy and watch.san.events != watch.events_at_idle:
         watch.san.idle()

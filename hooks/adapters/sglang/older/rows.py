@@ -1,6 +1,6 @@
-"""Readers of the request rows: `alloc(n)` and `free(row)` up to 0.5.8, `alloc(reqs)` and `free(req)` in 0.5.9.
+"""Readers of the request rows: `alloc(n)` and `free(row)` up to 0.5.8, `alloc(reqs)` and `free(req)` since 0.5.9.
 
-Nothing orders the scheduler's writes to rows after a forward's reads of them, in none of these releases. Most writes
+Nothing orders the scheduler's writes to rows after a forward's reads of them, up to 0.5.12 and on a CPU. Most writes
 conflict with no reads: a decode step writes the cell after those that are read, a new row is read by nobody. Of the
 rest, a write of what stands there already (the prefix of a later chunk, a publication without duplicates) is told as
 that (`same`), and of a row that a finished or retracted request gives back, what a batch in flight still reads is for a

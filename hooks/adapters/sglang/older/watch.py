@@ -11,7 +11,7 @@ from ....sanitizer import Sanitizer
 from ..watch import Doing, Watch
 
 RESULT_LOOPS = ("process_batch_result_prefill", "process_batch_result_decode")
-"""Functions of the scheduler that go through a batch's requests, each at hand as `req`."""
+"""Functions of the scheduler, or of a part of it, that go through a batch's requests, each at hand as `req`."""
 KEPT_FLIGHTS = 64
 """Launched batches kept; an engine that never takes their results in must not make this grow."""
 
