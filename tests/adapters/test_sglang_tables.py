@@ -11,6 +11,7 @@ import pytest
 from kvsan.hooks.adapters import sglang
 from kvsan.hooks.adapters.probes import Probe
 from kvsan.hooks.adapters.sglang import requests
+from kvsan.hooks.adapters.sglang.between.records import OwnRecordsWatch
 from kvsan.hooks.adapters.sglang.older import table as older
 from kvsan.hooks.adapters.sglang.older.begin import declare_rows
 from kvsan.hooks.adapters.sglang.older.watch import OlderWatch
@@ -36,7 +37,12 @@ from kvsan.hooks.sanitizer import Sanitizer
         ("0.5.11", "0.5.11"),
         ("0.5.12.post1", "0.5.11"),
         ("0.5.13", "0.5.13"),
-        ("0.5.21", "0.5.13"),
+        ("0.5.15.post1", "0.5.13"),
+        ("0.5.16", "0.5.16"),
+        ("0.5.18", "0.5.17"),
+        ("0.5.19", "0.5.19"),
+        ("0.5.20", "0.5.20"),
+        ("0.5.21", "0.5.21"),
         ("0.5.22", "0.5.22"),
         ("0.5.23", "0.5.23"),
         ("0.6.0.dev1+g0123abc", "0.5.23"),
@@ -48,7 +54,8 @@ def test_the_table_for_a_release(version: str, since: str) -> None:
 
 def test_old_releases_have_a_watch_of_their_own() -> None:
     assert [table.since for table in TABLES if table.watch is OlderWatch] == ["0.5.4", "0.5.6", "0.5.9", "0.5.11"]
-    assert {table.watch for table in TABLES[4:]} == {Watch}
+    assert [table.since for table in TABLES if table.watch is OwnRecordsWatch] == ["0.5.16", "0.5.17"]
+    assert {table.watch for table in TABLES} == {OlderWatch, OwnRecordsWatch, Watch}
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.since)
@@ -95,7 +102,7 @@ def test_0_5_22_differs_in_two_places_and_two_groups() -> None:
         ("0.5.22", "compared by source"),
         ("0.5.7", "only that its places are there is checked"),
         ("0.5.24", "only that its places are there is checked"),
-        ("0.5.16", "is not followed: no table of probes fits 0.5.13 and what comes before 0.5.22"),
+        ("0.5.14", "is not followed: no table of probes fits 0.5.13 and what comes before 0.5.16"),
     ],
 )
 def test_what_is_said_of_a_release(version: str, said: str | None) -> None:
@@ -118,14 +125,14 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 def test_a_release_that_no_table_fits_is_not_watched(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sglang, "installed_version", lambda: "0.5.16")
+    monkeypatch.setattr(sglang, "installed_version", lambda: "0.5.14")
     begun: list[Any] = []
     monkeypatch.setattr(sglang, "_begin", lambda watch, scheduler: begun.append(scheduler))
     sglang.begin(SimpleNamespace())
     sglang.begin(SimpleNamespace())
     assert (watch.blind, begun) == (True, [])
     (failure,) = watch.san.report().failures
-    assert "SGLang 0.5.16 is not followed" in failure.error
+    assert "SGLang 0.5.14 is not followed" in failure.error
     assert failure.cost == "nothing of SGLang is watched any more in this process"
 
 
@@ -134,7 +141,7 @@ def test_no_probe_is_put_into_such_a_release(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sglang, "_watch", None)
     monkeypatch.setattr(sglang, "current", lambda: Sanitizer())
     monkeypatch.setattr(sglang, "install", lambda probes, watch: put.extend(probes) or [])
-    for version, count in (("0.5.16", 0), ("0.5.22", len(SINCE_0_5_22)), ("0.5.10", len(older.SINCE_0_5_9))):
+    for version, count in (("0.5.14", 0), ("0.5.22", len(SINCE_0_5_22)), ("0.5.10", len(older.SINCE_0_5_9))):
         monkeypatch.setattr(sglang, "installed_version", lambda version=version: version)
         monkeypatch.setattr(sglang, "_watch", None)
         put.clear()

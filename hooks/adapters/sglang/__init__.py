@@ -90,8 +90,8 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     if type(watch.rows).__name__ not in PLAIN_ROWS:
         watch.give_up(f"the rows of a {type(watch.rows).__name__} are not followed yet")
         return
-    if _mode(scheduler) not in ("null", "decode"):
-        watch.give_up("rows and slots that other servers read are not followed yet")
+    if why := _unfollowed(watch):
+        watch.give_up(why)
         return
     device = str(scheduler.device).partition(":")[0]
     if not _streams_in_place(watch, device):
@@ -116,6 +116,20 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.found = _found
     watch.blind = False
     watch.check()
+
+
+def _unfollowed(watch: Watch) -> str | None:
+    """What is done to rows unseen, if there is something: then nothing can be watched."""
+    scheduler = watch.scheduler
+    if _mode(scheduler) not in ("null", "decode"):
+        return "rows and slots that other servers read are not followed yet"
+    if _mode(scheduler) == "decode" and (lacks := _lacking(DISAGGREGATED)):
+        return f"kvsan does not read {lacks} in this release, without which decode servers are not followed"
+    if not scheduler.spec_algorithm.is_none() and (lacks := _lacking(SPECULATIVE)):
+        return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
+    if not watch.sessions and scheduler.server_args.enable_streaming_session:
+        return "streaming sessions are not followed in this release"
+    return None
 
 
 def _mode(scheduler: Any) -> str:
@@ -160,18 +174,15 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
     if type(allocator).__name__ not in PLAIN:
         return f"the slots of a {type(outer).__name__} are not followed yet"
-    if tree != "UnifiedRadixCache":
+    if tree not in watch.caches:
         return f"what a {tree} holds is not followed yet"
     parts = {str(part.name).lower() for part in getattr(watch.tree, "tree_components", ())}
     if not parts <= PARTS:
         return f"what the cache keeps beside token slots ({', '.join(sorted(parts - PARTS))}) is not followed yet"
     if allocator.page_size != watch.tree.page_size:
         return "the allocator's pages are larger than the cache's"
-    if not scheduler.spec_algorithm.is_none():
-        if lacks := _lacking(SPECULATIVE):
-            return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
-        if not scheduler.spec_algorithm.is_ngram():
-            return "no server whose drafts come from a model has been seen to stay silent"
+    if not scheduler.spec_algorithm.is_none() and not scheduler.spec_algorithm.is_ngram():
+        return "no server whose drafts come from a model has been seen to stay silent"
     if getattr(watch.tree, "linker", None) is not None:
         return "a store that is linked to the cache is not followed yet"
     if getattr(scheduler, "enable_hierarchical_cache", False) and watch.host is None:
@@ -187,11 +198,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
             return f"kvsan does not read {lacks} in this release, without which a sliding window is not followed"
         if why := window.obstacle(watch.window):
             return why
-    if _mode(scheduler) == "decode":
-        if lacks := _lacking(DISAGGREGATED):
-            return f"kvsan does not read {lacks} in this release, without which transfers are not followed"
-        if why := disaggregation.obstacle(watch):
-            return why
+    if _mode(scheduler) == "decode" and (why := disaggregation.obstacle(watch)):
+        return why
     if watch.states is not None:
         if lacks := _lacking(STATEFUL):
             return f"kvsan does not read {lacks} in this release, without which recurrent states are not followed"

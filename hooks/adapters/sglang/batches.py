@@ -56,7 +56,7 @@ def _launch(watch: Watch, batch: Any) -> None:
     watch.san.launch(batch=name, agent=agent)
     if batch.forward_mode.is_extend():  # after the captures, which say more about a row that lacks something
         for req in batch.reqs:
-            tell_record(watch, req.kv, watch.owner_of(req))
+            tell_record(watch, watch.record(req), watch.owner_of(req))
     if watch.san.data and watch.records and batch.out_cache_loc is not None:  # drafts get theirs later
         watch.san.write(KV, watch.ids(batch.out_cache_loc), batch=name, agent=agent)
 

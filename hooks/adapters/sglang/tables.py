@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from ...sanitizer import Sanitizer
 from ..probes import Probe
-from . import requests, table, tree
+from . import table, tree
+from .between import table as between
+from .between.records import OwnRecordsWatch
 from .older import table as older
 from .older.watch import OlderWatch
 from .watch import Watch
@@ -36,13 +38,7 @@ _OTHERS_IN_0_5_22 = {
     f"{_TREE}._apply_eviction_result": Probe(
         f"{_TREE}._free_values", "evict", tree.evict, "what is evicted"
     ),  # what the other one does with slots; called at the same six points
-    "sglang.srt.managers.scheduler:Scheduler.send_abort_output": Probe(
-        "sglang.srt.managers.scheduler_components.output_sender:SenderWrapper.send_output",
-        "req_abort, req_end",
-        requests.sent,
-        "aborts in the queue",
-        needed=False,
-    ),
+    table.ABORTS[0].where: table.ABORTS_UP_TO_0_5_22[0],
 }
 """Places of 0.5.22, by those of 0.5.23 that they stand for."""
 
@@ -60,6 +56,11 @@ TABLES = (
     Table("0.5.9", older.SINCE_0_5_9, OlderWatch, run=("0.5.9",), compared=("0.5.10", "0.5.10.post1")),
     Table("0.5.11", older.SINCE_0_5_11, OlderWatch, compared=("0.5.11", "0.5.12", "0.5.12.post1")),
     Table("0.5.13", table.PROBES, Watch, fits=False),
+    Table("0.5.16", between.SINCE_0_5_16, OwnRecordsWatch),
+    Table("0.5.17", between.SINCE_0_5_17, OwnRecordsWatch),
+    Table("0.5.19", between.SINCE_0_5_19, Watch),
+    Table("0.5.20", between.SINCE_0_5_20, Watch),
+    Table("0.5.21", between.SINCE_0_5_21, Watch),
     Table("0.5.22", SINCE_0_5_22, Watch, compared=("0.5.22",)),
     Table("0.5.23", table.PROBES, Watch, run=("0.5.23",)),
 )
