@@ -63,7 +63,6 @@ _SINCE_0_5_19 = (
     *table.ABORTS_UP_TO_0_5_22,
     *table.LOOP,
     *table.BEAMS,
-    *table.SPECULATIVE,
     *_NODES_BY_NUMBER,
     *_SESSIONS,
 )
