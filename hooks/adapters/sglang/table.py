@@ -177,6 +177,10 @@ REQUEST_ROWS: tuple[Probe, ...] = (
     ),
 )
 
+EVICTED = Probe(f"{_TREE}._apply_eviction_result", "evict", tree.evict, "what is evicted")
+EVICTED_UP_TO_0_5_22 = Probe(f"{_TREE}._free_values", "evict", tree.evict, "what is evicted")
+"""What the other one does with slots; called at the same six points."""
+
 PREFIX_CACHE: tuple[Probe, ...] = (
     # both cores are behind this one class
     Probe(f"{_TREE}.checkpoint_into_tree", "insert, kv_record", tree.checkpoint, _TREES),
@@ -184,7 +188,7 @@ PREFIX_CACHE: tuple[Probe, ...] = (
     Probe(f"{_TREE}.path_device_indices", "insert, attach", tree.path_device_indices, _TREES),
     Probe(f"{_TREE}.prefix_device_indices", "match, attach", tree.prefix_device_indices, "who uses cached slots"),
     Probe(f"{_TREE}._evict", "evict", tree.evict, "what is evicted"),
-    Probe(f"{_TREE}._apply_eviction_result", "evict", tree.evict, "what is evicted"),
+    EVICTED,
     Probe(f"{_TREE}.inc_lock_ref", "lock", tree.inc_lock_ref, "locks"),
     Probe(f"{_TREE}.dec_lock_ref", "unlock", tree.dec_lock_ref, "locks"),
     Probe(
@@ -218,23 +222,19 @@ REQUESTS: tuple[Probe, ...] = (
     Probe(f"{_BASE_TREE}.free_kv_row", "free", requests.free_kv_row, "whose slots are given back", needed=False),
 )
 
-ABORTS: tuple[Probe, ...] = (
-    Probe(
-        f"{_SCHEDULER}.send_abort_output",
-        "req_abort, req_end",
-        requests.aborted_outside,
-        "aborts in the queue",
-        needed=False,
-    ),
+ABORTED = Probe(
+    f"{_SCHEDULER}.send_abort_output",
+    "req_abort, req_end",
+    requests.aborted_outside,
+    "aborts in the queue",
+    needed=False,
 )
-ABORTS_UP_TO_0_5_22: tuple[Probe, ...] = (
-    Probe(
-        "sglang.srt.managers.scheduler_components.output_sender:SenderWrapper.send_output",
-        "req_abort, req_end",
-        requests.sent,
-        "aborts in the queue",
-        needed=False,
-    ),
+ABORTED_UP_TO_0_5_22 = Probe(
+    "sglang.srt.managers.scheduler_components.output_sender:SenderWrapper.send_output",
+    "req_abort, req_end",
+    requests.sent,
+    "aborts in the queue",
+    needed=False,
 )
 
 SESSIONS: tuple[Probe, ...] = (
@@ -269,7 +269,7 @@ PROBES: tuple[Probe, ...] = (
     *REQUEST_ROWS,
     *PREFIX_CACHE,
     *REQUESTS,
-    *ABORTS,
+    ABORTED,
     *SESSIONS,
     *LOOP,
     *WINDOWED,

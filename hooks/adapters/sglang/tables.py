@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...sanitizer import Sanitizer
 from ..probes import Probe
-from . import table, tree
+from . import table
 from .between import table as between
 from .between.records import OwnRecordsWatch
 from .older import table as older
@@ -32,18 +32,11 @@ class Table:
     """Whether the probes mean in these releases what their readers take them to mean; else nothing is watched."""
 
 
-_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
-
-_OTHERS_IN_0_5_22 = {
-    f"{_TREE}._apply_eviction_result": Probe(
-        f"{_TREE}._free_values", "evict", tree.evict, "what is evicted"
-    ),  # what the other one does with slots; called at the same six points
-    table.ABORTS[0].where: table.ABORTS_UP_TO_0_5_22[0],
-}
+_OTHERS_IN_0_5_22 = {table.EVICTED: table.EVICTED_UP_TO_0_5_22, table.ABORTED: table.ABORTED_UP_TO_0_5_22}
 """Places of 0.5.22, by those of 0.5.23 that they stand for."""
 
 SINCE_0_5_22: tuple[Probe, ...] = tuple(
-    _OTHERS_IN_0_5_22.get(each.where, each)
+    _OTHERS_IN_0_5_22.get(each, each)
     for each in table.PROBES
     if each not in table.WINDOWED and each not in table.STATEFUL
 )
@@ -56,12 +49,12 @@ TABLES = (
     Table("0.5.9", older.SINCE_0_5_9, OlderWatch, run=("0.5.9",), compared=("0.5.10", "0.5.10.post1")),
     Table("0.5.11", older.SINCE_0_5_11, OlderWatch, compared=("0.5.11", "0.5.12", "0.5.12.post1")),
     Table("0.5.13", table.PROBES, Watch, fits=False),
-    Table("0.5.16", between.SINCE_0_5_16, OwnRecordsWatch),
-    Table("0.5.17", between.SINCE_0_5_17, OwnRecordsWatch),
-    Table("0.5.19", between.SINCE_0_5_19, Watch),
-    Table("0.5.20", between.SINCE_0_5_20, Watch),
-    Table("0.5.21", between.SINCE_0_5_21, Watch),
-    Table("0.5.22", SINCE_0_5_22, Watch, compared=("0.5.22",)),
+    Table("0.5.16", between.SINCE_0_5_16, OwnRecordsWatch, run=("0.5.16",)),
+    Table("0.5.17", between.SINCE_0_5_17, OwnRecordsWatch, run=("0.5.18",), compared=("0.5.17",)),
+    Table("0.5.19", between.SINCE_0_5_19, Watch, run=("0.5.19",)),
+    Table("0.5.20", between.SINCE_0_5_20, Watch, compared=("0.5.20",)),
+    Table("0.5.21", between.SINCE_0_5_21, Watch, run=("0.5.21",)),
+    Table("0.5.22", SINCE_0_5_22, Watch, run=("0.5.22",)),
     Table("0.5.23", table.PROBES, Watch, run=("0.5.23",)),
 )
 

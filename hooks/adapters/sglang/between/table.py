@@ -41,7 +41,7 @@ def _cache(where: str, at_the_end: str) -> tuple[Probe, ...]:
 
 _NODES_BY_NUMBER = (
     Probe(f"{_TREE}._evict", "evict", present_tree.evict, "what is evicted"),
-    Probe(f"{_TREE}._free_values", "evict", present_tree.evict, "what is evicted"),
+    table.EVICTED_UP_TO_0_5_22,
     Probe(f"{_TREE}.inc_lock_ref", "lock", tree.inc_lock_ref, "locks"),
     Probe(f"{_TREE}.dec_lock_ref", "unlock", tree.dec_lock_ref, "locks"),
 )
@@ -60,7 +60,7 @@ _SINCE_0_5_19 = (
     *table.TOKEN_SLOTS,
     *table.REQUEST_ROWS,
     *table.REQUESTS,
-    *table.ABORTS_UP_TO_0_5_22,
+    table.ABORTED_UP_TO_0_5_22,
     *table.LOOP,
     *table.BEAMS,
     *_NODES_BY_NUMBER,
@@ -81,7 +81,7 @@ SINCE_0_5_17: tuple[Probe, ...] = _without(
         *table.TOKEN_SLOTS,
         *table.REQUEST_ROWS,
         *table.REQUESTS,
-        *table.ABORTS_UP_TO_0_5_22,
+        table.ABORTED_UP_TO_0_5_22,
         *table.LOOP,
         *_NODES_IN_PYTHON,
         *_cache(_PYTHON_TREE, "cache_finished_req"),
