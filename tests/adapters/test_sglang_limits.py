@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from kvsan.hooks.adapters import sglang
 from kvsan.hooks.adapters.probes import Probe, Resolved
+from kvsan.hooks.adapters.sglang.between.records import OwnRecordsWatch
+from kvsan.hooks.adapters.sglang.between.table import SINCE_0_5_17
 from kvsan.hooks.adapters.sglang.table import PROBES, WINDOWED
 from kvsan.hooks.adapters.sglang.watch import Watch
 from kvsan.hooks.sanitizer import Sanitizer
@@ -138,12 +140,11 @@ def test_servers_of_a_disaggregated_service(
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_transfers_without_their_places_are_not_followed(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_without_its_places_is_not_watched(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = sglang.ROLES[role][2]
     monkeypatch.setattr(sglang, "_found", [Resolved(each, error="gone" if each is lost else "") for each in PROBES])
-    watch = watch_over(mode=role)
-    assert not sglang._can_read_slots(watch, "cpu")
-    assert f"{lost.where} in this release, without which transfers" in watch.san.report().notes[0]
+    why = sglang._unfollowed(watch_over(mode=role))
+    assert why == f"kvsan does not read {lost.where} in this release, without which {role} servers are not followed"
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,52 @@ def test_what_would_be_accused_wrongly_is_not_watched(changes: dict[str, Any], w
     (failure,) = watch.san.report().failures
     assert why in failure.error
     assert failure.cost == "nothing of SGLang is watched any more in this process"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"drafts": "NGRAM"}, "without which speculative decoding is not followed"),
+        ({"mode": "decode"}, "without which decode servers are not followed"),
+        ({"mode": "prefill"}, "without which prefill servers are not followed"),
+    ],
+)
+def test_what_writes_rows_unseen_is_not_watched(
+    changes: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from 0.5.16 to 0.5.18, whose tables leave these groups out."""
+    monkeypatch.setattr(sglang, "_found", [Resolved(each) for each in SINCE_0_5_17])
+    watch = watch_over(**changes)
+    sglang._begin(watch, watch.scheduler)
+    assert watch.blind
+    (failure,) = watch.san.report().failures
+    assert why in failure.error
+
+
+@pytest.mark.parametrize(
+    ("enabled", "why"), [(True, "streaming sessions are not followed in this release"), (False, None)]
+)
+def test_sessions_are_followed_from_0_5_19_on(enabled: bool, why: str | None) -> None:
+    watch = watch_over()
+    watch.scheduler.server_args = SimpleNamespace(enable_streaming_session=enabled)
+    assert sglang._unfollowed(watch) is None
+    watch.__class__ = OwnRecordsWatch
+    assert sglang._unfollowed(watch) == why
+
+
+@pytest.mark.parametrize(
+    ("table_watch", "cache", "followed"),
+    [
+        (Watch, "ChunkCache", True),
+        (Watch, "RadixCache", False),
+        (OwnRecordsWatch, "RadixCache", True),
+        (OwnRecordsWatch, "UnifiedRadixCache", False),
+    ],
+)
+def test_which_caches_are_followed(table_watch: type[Watch], cache: str, followed: bool) -> None:
+    watch = watch_over(tree=named(cache, page_size=1))
+    watch.__class__ = table_watch
+    assert sglang._can_read_slots(watch, "cpu") is followed
 
 
 @pytest.mark.parametrize(("needed", "blind"), [(True, True), (False, False)])

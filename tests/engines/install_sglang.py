@@ -44,6 +44,17 @@ OLD = {
     "0.5.15.post1": ["xgrammar==0.2.1", "transformers==5.12.1", "apache-tvm-ffi==0.1.11"],
 }
 """The old releases that there are tests for, each with what it needs alone."""
+LATER_NEEDED = ["transformers==5.12.1", "tokenizers==0.22.2", "openai==2.6.1"]
+LATER = {
+    "0.5.16": [*LATER_NEEDED, "xgrammar==0.2.1"],
+    "0.5.17": [*LATER_NEEDED, "xgrammar==0.2.1"],
+    "0.5.18": [*LATER_NEEDED, "xgrammar==0.2.1"],
+    "0.5.19": [*LATER_NEEDED, "xgrammar==0.2.1"],
+    "0.5.20": [*LATER_NEEDED, "xgrammar==0.2.1"],
+    "0.5.21": [*LATER_NEEDED, "xgrammar==0.2.7"],
+    "0.5.22": ["openai==2.6.1"],
+}
+"""The releases before the present one that its tests are run with, each with what it needs in another version."""
 OWN = ["pluggy>=1.5", "rich>=13.7", "pytest>=8"]
 
 OPERATORS = """\
@@ -65,8 +76,9 @@ EDITS = (
 
 def main(folder: Path, release: str = PRESENT) -> None:
     """Makes the environment, unless it is there and complete."""
-    if release != PRESENT and release not in OLD:
-        raise SystemExit(f"install_sglang.py knows {', '.join([*OLD, PRESENT])}, not {release}")
+    known = [*OLD, *LATER, PRESENT]
+    if release not in known:
+        raise SystemExit(f"install_sglang.py knows {', '.join(known)}, not {release}")
     done = folder / ".ready-for-kvsan"
     if done.exists() and done.read_text() == _version(release):
         return
@@ -96,8 +108,8 @@ def _alone(release: str) -> list[str]:
 def _needed(release: str) -> list[str]:
     if release == PRESENT:
         return NEEDED
-    by_name = {_name(each): each for each in (*NEEDED, *OLD_NEEDED, *OLD[release])}
-    return list(by_name.values())
+    own = [*OLD_NEEDED, *OLD[release]] if release in OLD else LATER[release]
+    return list({_name(each): each for each in (*NEEDED, *own)}.values())
 
 
 def _name(requirement: str) -> str:

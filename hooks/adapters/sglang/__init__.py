@@ -45,8 +45,7 @@ def attach(scheduler_class: type) -> None:
         sanitizer = alone.start()
     table = table_for(installed_version())
     _watch = table.watch(sanitizer)
-    if table.fits:
-        _found.extend(install(table.probes, _watch))
+    _found.extend(install(table.probes, _watch))
 
 
 def begin(scheduler: Any) -> None:
@@ -55,27 +54,15 @@ def begin(scheduler: Any) -> None:
     if watch is None or watch.scheduler is not None:
         return
     try:
-        if not _known(watch):
-            watch.scheduler = scheduler
-        elif isinstance(watch, OlderWatch):
+        if said := standing(installed_version()):
+            watch.note(f"{said}.")
+        if isinstance(watch, OlderWatch):
             watch.found = _found
             begin_older(watch, scheduler, lambda device: _streams_in_place(watch, device))
         else:
             _begin(watch, scheduler)
     except Exception as error:
         watch.failed("beginning to watch the scheduler", error)
-
-
-def _known(watch: Watch) -> bool:
-    """Is there a table for this release? One that no test has run is told."""
-    version = installed_version()
-    said = standing(version)
-    if not table_for(version).fits:
-        watch.give_up(f"{said}; kvsan doctor sglang names what is missing")
-        return False
-    if said is not None:
-        watch.note(f"{said}.")
-    return True
 
 
 def _begin(watch: Watch, scheduler: Any) -> None:
@@ -92,8 +79,8 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     if type(watch.rows).__name__ not in PLAIN_ROWS:
         watch.give_up(f"the rows of a {type(watch.rows).__name__} are not followed yet")
         return
-    if _mode(scheduler) not in ROLES:
-        watch.give_up(f"a server whose part in a disaggregated service is {_mode(scheduler)} is not followed yet")
+    if why := _unfollowed(watch):
+        watch.give_up(why)
         return
     device = str(scheduler.device).partition(":")[0]
     if not _streams_in_place(watch, device):
@@ -118,6 +105,20 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.found = _found
     watch.blind = False
     watch.check()
+
+
+def _unfollowed(watch: Watch) -> str | None:
+    """What is done to rows unseen, if there is something: then nothing can be watched."""
+    scheduler, role = watch.scheduler, _mode(watch.scheduler)
+    if role not in ROLES:
+        return f"a server whose part in a disaggregated service is {role} is not followed yet"
+    if lacks := _lacking(ROLES[role]):
+        return f"kvsan does not read {lacks} in this release, without which {role} servers are not followed"
+    if not scheduler.spec_algorithm.is_none() and (lacks := _lacking(SPECULATIVE)):
+        return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
+    if not watch.sessions and scheduler.server_args.enable_streaming_session:
+        return "streaming sessions are not followed in this release"
+    return None
 
 
 def _mode(scheduler: Any) -> str:
@@ -164,18 +165,15 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
     if type(allocator).__name__ not in PLAIN:
         return f"the slots of a {type(outer).__name__} are not followed yet"
-    if tree != "UnifiedRadixCache":
+    if tree not in watch.caches:
         return f"what a {tree} holds is not followed yet"
     parts = {str(part.name).lower() for part in getattr(watch.tree, "tree_components", ())}
     if not parts <= PARTS:
         return f"what the cache keeps beside token slots ({', '.join(sorted(parts - PARTS))}) is not followed yet"
     if allocator.page_size != watch.tree.page_size:
         return "the allocator's pages are larger than the cache's"
-    if not scheduler.spec_algorithm.is_none():
-        if lacks := _lacking(SPECULATIVE):
-            return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
-        if why := speculation.obstacle(scheduler.spec_algorithm):
-            return why
+    if not scheduler.spec_algorithm.is_none() and (why := speculation.obstacle(scheduler.spec_algorithm)):
+        return why
     if getattr(watch.tree, "linker", None) is not None:
         return "a store that is linked to the cache is not followed yet"
     if getattr(scheduler, "enable_hierarchical_cache", False) and watch.host is None:
@@ -191,11 +189,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
             return f"kvsan does not read {lacks} in this release, without which a sliding window is not followed"
         if why := window.obstacle(watch.window):
             return why
-    if (role := _mode(scheduler)) != "null":
-        if lacks := _lacking(ROLES[role]):
-            return f"kvsan does not read {lacks} in this release, without which transfers are not followed"
-        if why := disaggregation.obstacle(watch, role):
-            return why
+    if (role := _mode(scheduler)) != "null" and (why := disaggregation.obstacle(watch, role)):
+        return why
     if watch.states is not None:
         if lacks := _lacking(STATEFUL):
             return f"kvsan does not read {lacks} in this release, without which recurrent states are not followed"

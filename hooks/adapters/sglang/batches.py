@@ -59,7 +59,7 @@ def _launch(watch: Watch, batch: Any) -> None:
     if batch.forward_mode.is_extend() and not verifies:
         # after the captures, which say more about a row that lacks something
         for req in batch.reqs:
-            tell_record(watch, req.kv, watch.owner_of(req))
+            tell_record(watch, watch.record(req), watch.owner_of(req))
     if watch.san.data and batch.out_cache_loc is not None:
         watch.san.write(KV, watch.ids(batch.out_cache_loc), batch=name, agent=agent)
 

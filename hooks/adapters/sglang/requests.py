@@ -20,22 +20,23 @@ def queued(watch: Watch, scheduler: Any, req: Any, *args: Any, **kwargs: Any) ->
         watch.live.add(rid)
         watch.san.req_start(owner=rid)
     yield
-    if req.finished() and not req.kv.holds_kv and rid in watch.live:  # turned away at the door
+    if req.finished() and not watch.record(req).holds_kv and rid in watch.live:  # turned away at the door
         watch.san.req_abort(owner=rid)
         end(watch, rid)
 
 
-def release(watch: Watch, req: Any, tree_cache: Any, **kwargs: Any) -> Reading:
+def release(watch: Watch, req: Any, tree_cache: Any, *args: Any, **kwargs: Any) -> Reading:
     """`release_kv_cache`: a finished, aborted or retracted request gives back what it holds; a session may keep it."""
     if tree_cache is not watch.tree:
         yield
         return
-    rid, owner, kv = str(req.rid), watch.owner_of(req), req.kv
+    rid, owner, kv = str(req.rid), watch.owner_of(req), watch.record(req)
     over = bool(req.finished()) or rid in watch.aborted
     if over:
         (watch.san.req_abort if _aborted(req) or rid in watch.aborted else watch.san.req_finish)(owner=rid)
     with watch.within(Doing("release", owner=owner)):
         yield
+    owner = watch.owner_of_record.get(id(kv), owner)  # up to 0.5.21 a session takes over what its first turn releases
     kept = owner != rid and session_slot(watch, owner) is not None
     if not kept:
         tell_record(watch, kv, owner)
@@ -43,7 +44,7 @@ def release(watch: Watch, req: Any, tree_cache: Any, **kwargs: Any) -> Reading:
             end_shares(watch, owner)
     if over:
         end(watch, rid)
-        if owner != rid and not kept:
+        if owner != rid and not kept and owner in watch.live:
             end(watch, owner)
 
 
@@ -80,9 +81,9 @@ def aborted_outside(watch: Watch, scheduler: Any, abort_req: Any, req: Any) -> R
     rid = str(req.rid)
     if rid in watch.live:
         watch.san.req_abort(owner=rid)
-        if getattr(req.kv, "holds_mamba", False):  # taken when it was matched; `release` follows
+        if getattr(watch.record(req), "holds_mamba", False):  # taken when it was matched; `release` follows
             watch.aborted.add(rid)
-        elif not req.kv.holds_kv:
+        elif not watch.record(req).holds_kv:
             end(watch, rid)
 
 
@@ -116,9 +117,13 @@ def session_take(watch: Watch, sessions: Any, req: Any) -> Reading:
     if req.session is None:
         return
     slot = sessions.slots.get(req.session.session_id)
-    if slot is None or id(slot) in known or sessions.cache is not watch.tree:
+    if slot is None or id(slot) in known or sessions is not watch.tree.session:
         return
-    rid, owner, kv = str(req.rid), session_name(req.session.session_id), req.kv
+    hand_over(watch, str(req.rid), session_name(req.session.session_id), req.kv, lock.node if lock else None)
+
+
+def hand_over(watch: Watch, rid: str, owner: str, kv: Any, node: Any) -> None:
+    """A request's record, row, slots, states and its lock on a node (None: it has none) are its session's now."""
     watch.live.add(owner)
     watch.san.req_start(owner=owner)
     watch.owner_of_record[id(kv)] = owner
@@ -132,22 +137,24 @@ def session_take(watch: Watch, sessions: Any, req: Any) -> Reading:
         watch.san.give(STATES, held, owner=rid, to=owner)
     if rid in watch.shared:
         watch.shared[owner] = watch.shared.pop(rid)
-    if lock is not None:
-        name = node_name(lock.node)
+    if node is not None:
+        name = node_name(node)
         watch.san.unlock(node=name, owner=rid)
         watch.san.lock(node=name, owner=owner)
 
 
 def session_release(watch: Watch, sessions: Any, session_id: Any) -> Reading:
     """A session ends and gives back what it keeps."""
-    owner = session_name(session_id)
-    if sessions.cache is not watch.tree or session_id not in sessions.slots:
+    name, slot = session_name(session_id), sessions.slots.get(session_id)
+    if sessions is not watch.tree.session or slot is None:
         yield
         return
+    owner = watch.holder(slot) or name  # up to 0.5.21 a first turn that is aborted is released as if it were a session
     with watch.within(Doing("session", owner=owner)):
         yield
-    end_shares(watch, owner)
-    end(watch, owner)
+    if owner == name:
+        end_shares(watch, owner)
+        end(watch, owner)
 
 
 def free_kv_row(watch: Watch, tree: Any, kv: Any, *args: Any, **kwargs: Any) -> Reading:

@@ -17,8 +17,13 @@ def alloc(watch: Watch, pool: Any, reqs: Any) -> Reading:
     if pool is not watch.rows or watch.rowing:
         yield
         return
-    reusing = [(watch.owner_of(req), int(req.kv.req_pool_idx)) for req in reqs if req.kv.holds_kv]
-    fresh = [req for req in reqs if not req.kv.holds_kv]
+    has_row = [watch.record(req).holds_kv for req in reqs]
+    reusing = [
+        (watch.owner_of(req), int(watch.record(req).req_pool_idx))
+        for req, has in zip(reqs, has_row, strict=True)
+        if has
+    ]
+    fresh = [req for req, has in zip(reqs, has_row, strict=True) if not has]
     watch.rowing += 1
     try:
         result = yield
@@ -29,8 +34,8 @@ def alloc(watch: Watch, pool: Any, reqs: Any) -> Reading:
     if result is None:
         return
     for req in fresh:
-        owner, row = str(req.rid), int(req.kv.req_pool_idx)
-        watch.owner_of_record[id(req.kv)] = owner
+        owner, row = str(req.rid), int(watch.record(req).req_pool_idx)
+        watch.bind(req, owner)
         watch.owner_of_row[row] = owner
         watch.live.add(owner)
         watch.san.alloc(ROWS, row, owner=owner)
@@ -38,19 +43,19 @@ def alloc(watch: Watch, pool: Any, reqs: Any) -> Reading:
 
 def free(watch: Watch, pool: Any, req: Any) -> Reading:
     """`free(req)`: a request or a session's slot gives its row back."""
-    if pool is not watch.rows or watch.rowing or not req.kv.holds_kv:
+    if pool is not watch.rows or watch.rowing or not watch.record(req).holds_kv:
         yield
         return
-    row = int(req.kv.req_pool_idx)
-    owner = watch.owner_of_record.get(id(req.kv)) or watch.owner_of_row.get(row) or getattr(req, "rid", None)
+    row = int(watch.record(req).req_pool_idx)
+    owner = watch.holder(req) or watch.owner_of_row.get(row) or getattr(req, "rid", None)
     before = len(pool.free_slots)
     watch.rowing += 1
     try:
         yield
     finally:
         watch.rowing -= 1
-    if req.kv.req_pool_idx is None:
-        watch.owner_of_record.pop(id(req.kv), None)
+    if watch.record(req).req_pool_idx is None:
+        watch.unbind(req)
     _freed(watch, pool, [row], owner, before)
 
 

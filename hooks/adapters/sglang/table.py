@@ -188,8 +188,7 @@ SPECULATIVE: tuple[Probe, ...] = (
 )
 """Speculative decoding; where one of these has no place, the slots of such a server are not followed."""
 
-_PLAIN: tuple[Probe, ...] = (
-    # token slots, page 1 and above
+TOKEN_SLOTS: tuple[Probe, ...] = (
     Probe(f"{_TOKEN}.alloc", "alloc", kv.alloc, _SLOTS),
     Probe(f"{_TOKEN}.free", "free", kv.free, _BACK),
     Probe(f"{_TOKEN}.free_page_ids", "free", kv.free_page_ids, _BACK),
@@ -206,7 +205,10 @@ _PLAIN: tuple[Probe, ...] = (
     Probe(f"{_BASE}.free_segment", "free", kv.free_segment, _BACK),
     Probe(f"{_BASE}.free_group_begin", "free (group)", kv.free_group_begin, "frees that are pending"),
     Probe(f"{_BASE}.free_group_end", "flush", kv.free_group_end, "frees that are pending"),
-    # rows
+)
+"""Token slots, page 1 and above."""
+
+REQUEST_ROWS: tuple[Probe, ...] = (
     Probe(f"{_ROWS}.alloc", "alloc, reuse", rows.alloc, "who holds rows"),
     Probe(f"{_ROWS}.alloc_rows", "alloc", beams.alloc_rows, "the rows of beams"),
     Probe(f"{_ROWS}.free_rows", "free", beams.free_rows, "the rows of beams"),
@@ -221,13 +223,20 @@ _PLAIN: tuple[Probe, ...] = (
         "what decode rows map, on a device",
         needed=False,
     ),
-    # the prefix cache; both of its cores are behind this one class
+)
+
+EVICTED = Probe(f"{_TREE}._apply_eviction_result", "evict", tree.evict, "what is evicted")
+EVICTED_UP_TO_0_5_22 = Probe(f"{_TREE}._free_values", "evict", tree.evict, "what is evicted")
+"""What the other one does with slots; called at the same six points."""
+
+PREFIX_CACHE: tuple[Probe, ...] = (
+    # both cores are behind this one class
     Probe(f"{_TREE}.checkpoint_into_tree", "insert, kv_record", tree.checkpoint, _TREES),
     Probe(f"{_TREE}.insert", "insert", tree.insert, _TREES),
     Probe(f"{_TREE}.path_device_indices", "insert, attach", tree.path_device_indices, _TREES),
     Probe(f"{_TREE}.prefix_device_indices", "match, attach", tree.prefix_device_indices, "who uses cached slots"),
     Probe(f"{_TREE}._evict", "evict", tree.evict, "what is evicted"),
-    Probe(f"{_TREE}._apply_eviction_result", "evict", tree.evict, "what is evicted"),
+    EVICTED,
     Probe(f"{_TREE}.inc_lock_ref", "lock", tree.inc_lock_ref, "locks"),
     Probe(f"{_TREE}.dec_lock_ref", "unlock", tree.dec_lock_ref, "locks"),
     Probe(
@@ -238,7 +247,6 @@ _PLAIN: tuple[Probe, ...] = (
         needed=False,
     ),
     Probe(f"{_ADDER}.add_one_req", "lock, unlock", tree.consider, "lock owners", needed=False),
-    Probe(f"{_BASE_TREE}.free_kv_row", "free", requests.free_kv_row, "whose slots are given back", needed=False),
     # the older radix cache
     Probe(f"{_OLD_TREE}.checkpoint", "insert, kv_record", tree.checkpoint, _TREES, older=True),
     Probe(f"{_OLD_TREE}.insert", "insert", tree.insert, _TREES, older=True),
@@ -253,20 +261,36 @@ _PLAIN: tuple[Probe, ...] = (
     Probe(f"{_OLD_TREE}.evict", "evict", tree.evict, "what is evicted", older=True),
     Probe(f"{_OLD_TREE}.inc_lock_ref", "lock", tree.inc_lock_ref, "locks", older=True),
     Probe(f"{_OLD_TREE}.dec_lock_ref", "unlock", tree.dec_lock_ref, "locks", older=True),
-    # the lives of requests and sessions
+)
+
+REQUESTS: tuple[Probe, ...] = (
     Probe(f"{_SCHEDULER}._add_request_to_queue", "req_start", requests.queued, "when requests start", needed=False),
     Probe(f"{_COMMON}:release_kv_cache", "req_finish, req_abort, req_end", requests.release, "when requests end"),
     Probe("sglang.srt.managers.schedule_batch:release_req", "req_retract", requests.retract, "retractions"),
-    Probe(
-        f"{_SCHEDULER}.send_abort_output",
-        "req_abort, req_end",
-        requests.aborted_outside,
-        "aborts in the queue",
-        needed=False,
-    ),
+    Probe(f"{_BASE_TREE}.free_kv_row", "free", requests.free_kv_row, "whose slots are given back", needed=False),
+)
+
+ABORTED = Probe(
+    f"{_SCHEDULER}.send_abort_output",
+    "req_abort, req_end",
+    requests.aborted_outside,
+    "aborts in the queue",
+    needed=False,
+)
+ABORTED_UP_TO_0_5_22 = Probe(
+    "sglang.srt.managers.scheduler_components.output_sender:SenderWrapper.send_output",
+    "req_abort, req_end",
+    requests.sent,
+    "aborts in the queue",
+    needed=False,
+)
+
+SESSIONS: tuple[Probe, ...] = (
     Probe(f"{_SESSION}.take", "give, lock, unlock", requests.session_take, "sessions"),
     Probe(f"{_SESSION}.release_session", "req_end", requests.session_release, "sessions"),
-    # batches and the loop
+)
+
+LOOP: tuple[Probe, ...] = (
     Probe(f"{_SCHEDULER}.get_next_batch_to_run", "step", batches.iteration, "steps", needed=False),
     Probe(f"{_SCHEDULER}.run_batch", "capture, launch, kv_record", batches.run_batch, "what batches read"),
     Probe(
@@ -288,7 +312,22 @@ _PLAIN: tuple[Probe, ...] = (
     ),
 )
 
-PROBES: tuple[Probe, ...] = (*_PLAIN, *WINDOWED, *STATEFUL, *BEAMS, *SPECULATIVE, *HOSTED, *DECODING, *PREFILLING)
+PROBES: tuple[Probe, ...] = (
+    *TOKEN_SLOTS,
+    *REQUEST_ROWS,
+    *PREFIX_CACHE,
+    *REQUESTS,
+    ABORTED,
+    *SESSIONS,
+    *LOOP,
+    *WINDOWED,
+    *STATEFUL,
+    *BEAMS,
+    *SPECULATIVE,
+    *HOSTED,
+    *DECODING,
+    *PREFILLING,
+)
 
 
 def stream_probes(device: str) -> tuple[Probe, ...]:

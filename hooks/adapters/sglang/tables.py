@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from ...sanitizer import Sanitizer
 from ..probes import Probe
-from . import requests, table, tree
+from . import table
+from .between import table as between
+from .between.records import OwnRecordsWatch
 from .older import table as older
 from .older.watch import OlderWatch
 from .watch import Watch
@@ -26,28 +28,13 @@ class Table:
     """Releases that kvsan's tests run."""
     compared: tuple[str, ...] = ()
     """Releases that no test runs, whose places were compared by source with those of a release that one does."""
-    fits: bool = True
-    """Whether the probes mean in these releases what their readers take them to mean; else nothing is watched."""
 
 
-_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
-
-_OTHERS_IN_0_5_22 = {
-    f"{_TREE}._apply_eviction_result": Probe(
-        f"{_TREE}._free_values", "evict", tree.evict, "what is evicted"
-    ),  # what the other one does with slots; called at the same six points
-    "sglang.srt.managers.scheduler:Scheduler.send_abort_output": Probe(
-        "sglang.srt.managers.scheduler_components.output_sender:SenderWrapper.send_output",
-        "req_abort, req_end",
-        requests.sent,
-        "aborts in the queue",
-        needed=False,
-    ),
-}
+_OTHERS_IN_0_5_22 = {table.EVICTED: table.EVICTED_UP_TO_0_5_22, table.ABORTED: table.ABORTED_UP_TO_0_5_22}
 """Places of 0.5.22, by those of 0.5.23 that they stand for."""
 
 SINCE_0_5_22: tuple[Probe, ...] = tuple(
-    _OTHERS_IN_0_5_22.get(each.where, each)
+    _OTHERS_IN_0_5_22.get(each, each)
     for each in table.PROBES
     if each not in table.WINDOWED and each not in table.STATEFUL
 )
@@ -62,8 +49,12 @@ TABLES = (
     Table("0.5.13", older.SINCE_0_5_13, OlderWatch, run=("0.5.13",), compared=("0.5.13.post1",)),
     Table("0.5.14", older.SINCE_0_5_14, OlderWatch, compared=("0.5.14",)),
     Table("0.5.15", older.SINCE_0_5_15, OlderWatch, run=("0.5.15.post1",), compared=("0.5.15",)),
-    Table("0.5.16", table.PROBES, Watch, fits=False),
-    Table("0.5.22", SINCE_0_5_22, Watch, compared=("0.5.22",)),
+    Table("0.5.16", between.SINCE_0_5_16, OwnRecordsWatch, run=("0.5.16",)),
+    Table("0.5.17", between.SINCE_0_5_17, OwnRecordsWatch, run=("0.5.18",), compared=("0.5.17",)),
+    Table("0.5.19", between.SINCE_0_5_19, Watch, run=("0.5.19",)),
+    Table("0.5.20", between.SINCE_0_5_20, Watch, compared=("0.5.20",)),
+    Table("0.5.21", between.SINCE_0_5_21, Watch, run=("0.5.21",)),
+    Table("0.5.22", SINCE_0_5_22, Watch, run=("0.5.22",)),
     Table("0.5.23", table.PROBES, Watch, run=("0.5.23",)),
 )
 
@@ -91,9 +82,6 @@ def standing(version: str) -> str | None:
     table, release = table_for(version), version.partition("+")[0]
     if release in table.run:
         return None
-    if not table.fits:
-        end = TABLES[TABLES.index(table) + 1].since
-        return f"SGLang {version} is not followed: no table of probes fits {table.since} and what comes before {end}"
     if release in table.compared:
         return f"SGLang {version} was not run by kvsan's tests; its places were compared by source"
     return f"SGLang {version} was not run by kvsan's tests; only that its places are there is checked"

@@ -16,13 +16,13 @@ Reading = Generator[None, Any, None]
 
 def checkpoint(watch: Watch, tree: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
     """A request publishes what it has computed; its lock moves to the node where that ends."""
-    if tree is not watch.tree or not req.kv.holds_kv:
+    if tree is not watch.tree or not watch.record(req).holds_kv:
         yield
         return
     owner = watch.owner_of(req)
     with watch.within(Doing("publish", owner=owner, domain=domain(req))):
         yield
-    tell_record(watch, req.kv, owner)
+    tell_record(watch, watch.record(req), owner)
 
 
 def insert(watch: Watch, tree: Any, params: Any) -> Reading:
@@ -44,8 +44,8 @@ def path_device_indices(watch: Watch, tree: Any, node: Any) -> Reading:
     doing.values = None
     if slots.size > brought.size:
         return
-    shared = _shared(watch, doing.owner)
-    new = (slots == brought[: slots.size]) & ~np.isin(slots, shared)
+    known = shared(watch, doing.owner)
+    new = (slots == brought[: slots.size]) & ~np.isin(slots, known)
     mine = slots[new]
     name = node_name(node)
     if mine.size:
@@ -56,7 +56,7 @@ def path_device_indices(watch: Watch, tree: Any, node: Any) -> Reading:
         watch.hold(mine, number)
         watch.node_slots[name] = watch.node_slots.get(name, 0) + mine.size
         watch.san.insert(KV, mine, node=name, owner=doing.owner, ns=doing.domain)
-    _attach(watch, slots[~np.isin(slots, shared)], doing.owner, name)
+    attach(watch, slots[~np.isin(slots, known)], doing.owner, name)
 
 
 def prefix_device_indices(watch: Watch, tree: Any, req: Any) -> Reading:
@@ -67,15 +67,17 @@ def prefix_device_indices(watch: Watch, tree: Any, req: Any) -> Reading:
         slots, owner = watch.ids(result).copy(), str(req.rid)
         name = watch.nodes[int(watch.nodes_at(slots[-1:])[0])] or node_name(req.last_node)
         watch.san.match(node=name, ns=domain(req), owner=owner)
-        _attach(watch, slots, owner, name)
+        attach(watch, slots, owner, name)
 
 
-def _shared(watch: Watch, owner: str) -> Slots:
+def shared(watch: Watch, owner: str) -> Slots:
+    """The tree's slots that the owner uses."""
     parts = watch.shared.get(owner, [])
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _attach(watch: Watch, slots: Slots, owner: str, name: str) -> None:
+def attach(watch: Watch, slots: Slots, owner: str, name: str) -> None:
+    """The owner uses these slots of the tree; of those that no node is known to hold, the node of that name does."""
     if not slots.size:
         return
     numbers = watch.nodes_at(slots)

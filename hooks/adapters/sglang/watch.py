@@ -44,6 +44,11 @@ class Doing:
 class Watch:
     """The adapter's own state. Everything here is about one scheduler, and only its main thread gets here."""
 
+    caches: tuple[str, ...] = ("UnifiedRadixCache", "ChunkCache")
+    """The prefix caches whose slots are followed; the latter, of releases up to 0.5.21, keeps nothing."""
+    sessions = True
+    """Whether what a streaming session keeps is followed."""
+
     def __init__(self, sanitizer: Sanitizer) -> None:
         self.blind = True
         self.san = sanitizer
@@ -157,9 +162,25 @@ class Watch:
                 return doing.owner
         return None
 
+    def record(self, holder: Any) -> Any:
+        """The engine's record of what a request or session holds."""
+        return holder.kv
+
+    def bind(self, req: Any, owner: str) -> None:
+        """The request's record is from here on the owner's."""
+        self.owner_of_record[id(req.kv)] = owner
+
+    def unbind(self, holder: Any) -> None:
+        """The record of a request or session is nobody's."""
+        self.owner_of_record.pop(id(holder.kv), None)
+
+    def holder(self, holder: Any) -> str | None:
+        """Whose the record of a request or session is, if that is known."""
+        return self.owner_of_record.get(id(holder.kv))
+
     def owner_of(self, req: Any) -> str:
         """Who holds what the request runs on: its session, where it runs on a session's record, else itself."""
-        return self.owner_of_record.get(id(req.kv)) or str(req.rid)
+        return self.holder(req) or str(req.rid)
 
     def pool_of(self, allocator: Any) -> str | None:
         """The pool whose slots this allocator hands out; None where they are not followed."""

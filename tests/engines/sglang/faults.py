@@ -5,6 +5,9 @@ A fault wraps a function of SGLang. By default it does so outside kvsan's probe,
 (`KVSAN_TEST_FAULT` has its path) is looked at before each batch. A fault that was armed strikes once, at its first
 chance, unless it says otherwise; what it did, and at which event and step of kvsan, it appends to `FILE.hits`. A plugin
 of kvsan appends every finding to `FILE.found`, those too that a report shows as repeats.
+
+The places are those of SGLang 0.5.22 and 0.5.23; where a release has them not, `earlier_faults` says what stands for
+them there.
 """
 
 from __future__ import annotations
@@ -117,11 +120,8 @@ class Switch:
 
     def row_of(self, req: Any) -> int | None:
         """The row that a request holds."""
-        return int(req.kv.req_pool_idx) if req.kv.holds_kv else None
-
-    def holder(self, row: int) -> Any:
-        """As much of a request as the row pool asks for to take the row back."""
-        return SimpleNamespace(kv=SimpleNamespace(holds_kv=True, req_pool_idx=row))
+        row = record(req).req_pool_idx
+        return None if row is None else int(row)
 
     def owner(self, kv: Any) -> str | None:
         """Whose record this is."""
@@ -131,9 +131,29 @@ class Switch:
         """The slots that the record's row maps, shape [allocated]."""
         return self.scheduler.req_to_token_pool.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len].long()
 
+    def slots_of(self, req: Any) -> Any:
+        """The slots that the request's row maps, shape [allocated]."""
+        row = record(req).req_pool_idx
+        return self.scheduler.req_to_token_pool.req_to_token[row, : req.kv.kv_allocated_len].long()
+
     def of_row(self, number: int) -> str | None:
         """Who has the row."""
         return next((str(req.rid) for req in self.requests() if self.row_of(req) == number), None)
+
+
+def record(req: Any) -> Any:
+    """What a request or session holds: in a record, or (up to 0.5.18) as the request says itself."""
+    return req.kv if hasattr(getattr(req, "kv", None), "holds_kv") else req
+
+
+def on_row(row: int) -> Any:
+    """What looks to a pool as if it held that row."""
+    return SimpleNamespace(req_pool_idx=row, kv=SimpleNamespace(holds_kv=True, req_pool_idx=row))
+
+
+def grouped(pool: Any) -> bool:
+    """Is what is freed now put aside? Up to 0.5.18 a flag says so."""
+    return not getattr(pool, "is_not_in_free_group", pool.free_group is None)
 
 
 # -- token slots
@@ -152,7 +172,7 @@ def leak(switch: Switch, original: Original, tree: Any, kv: Any, ranges: Any) ->
 
 def lost_in_free(switch: Switch, original: Original, pool: Any, free_index: Any) -> Any:
     """The allocator forgets the last slot of what it is given."""
-    if pool.free_group is None and free_index.numel() > 1 and switch.strike(slots=free_index[-1:].tolist()):
+    if not grouped(pool) and free_index.numel() > 1 and switch.strike(slots=free_index[-1:].tolist()):
         free_index = free_index[:-1]
     return original(pool, free_index)
 
@@ -191,7 +211,7 @@ def double_free(switch: Switch, original: Original, tree: Any, kv: Any, ranges: 
 def added_twice(switch: Switch, original: Original, pool: Any, free_index: Any) -> Any:
     """The allocator puts what it is given into its free list twice."""
     result = original(pool, free_index)
-    if pool.free_group is None and free_index.numel() > 1 and switch.strike(slots=free_index.tolist()):
+    if not grouped(pool) and free_index.numel() > 1 and switch.strike(slots=free_index.tolist()):
         original(pool, free_index)
     return result
 
@@ -209,9 +229,9 @@ def foreign_free(switch: Switch, original: Original, tree: Any, kv: Any, ranges:
     """A release frees the last page of its prefix, which the tree holds, along with its own."""
     held, page = kv.cache_protected_len, tree.page_size
     owner = switch.owner(kv)
-    chance = held > 0 and ranges and ranges[0][0] == held and owner
+    chance = held > 0 and ranges and ranges[0][0] >= held and owner
     if chance and switch.strike(owner=owner, slots=switch.row(kv)[held - page : held].tolist()):
-        ranges = [(held - page, ranges[0][1]), *ranges[1:]]
+        ranges = [(held - page, held), *ranges]
     return original(tree, kv, ranges)
 
 
@@ -258,9 +278,9 @@ def reserved_slot(switch: Switch, original: Original, pool: Any, need_size: int)
 def early_free(switch: Switch, original: Original, scheduler: Any, batch: Any, result: Any) -> Any:
     """A slot of a running request is given back while a batch that captured it is in flight."""
     for req in scheduler.running_batch.reqs:
-        kv = req.kv
-        if not req.finished() and kv.holds_kv and kv.kv_committed_len > kv.cache_protected_len + 2:
-            slot = switch.row(kv)[kv.cache_protected_len + 1].reshape(1)
+        kv = record(req)
+        if not req.finished() and kv.kv_committed_len > kv.cache_protected_len + 2:
+            slot = switch.slots_of(req)[kv.cache_protected_len + 1].reshape(1)
             if switch.strike(owner=str(req.rid), slots=slot.tolist()):
                 scheduler.token_to_kv_pool_allocator.free(slot)
             break
@@ -321,8 +341,8 @@ def stale_prefix(switch: Switch, original: Original, pool: Any, indices: Any, va
 
 def row_leak(switch: Switch, original: Original, pool: Any, req: Any) -> Any:
     """A request forgets its row instead of giving it back."""
-    if switch.strike(owner=str(req.rid), row=int(req.kv.req_pool_idx)):
-        req.kv.req_pool_idx = None
+    if switch.strike(owner=str(req.rid), row=int(record(req).req_pool_idx)):
+        record(req).req_pool_idx = None
         return None
     return original(pool, req)
 
@@ -344,10 +364,10 @@ def row_lost(switch: Switch, original: Original, pool: Any, indices: Any) -> Any
 
 def row_double_free(switch: Switch, original: Original, pool: Any, req: Any) -> Any:
     """A request gives its row back twice."""
-    row = req.kv.req_pool_idx
+    row = record(req).req_pool_idx
     result = original(pool, req)
     if switch.strike(owner=str(req.rid), row=int(row)):
-        req.kv.req_pool_idx = row
+        record(req).req_pool_idx = row
         original(pool, req)
     return result
 
@@ -365,7 +385,7 @@ def row_freed_early(switch: Switch, original: Original, pool: Any, indices: Any,
     if not isinstance(indices[1], slice):
         row = int(indices[0][0])
         if switch.strike(owner=switch.of_row(row), row=row):
-            pool.free(switch.holder(row))
+            pool.free(on_row(row))
     return result
 
 
@@ -374,7 +394,7 @@ def chunk_row_freed(switch: Switch, original: Original, pool: Any, reqs: Any) ->
     for req in reqs:
         row = switch.row_of(req)
         if row is not None and switch.strike(owner=str(req.rid), row=row):
-            pool.free(switch.holder(row))
+            pool.free(on_row(row))
     return original(pool, reqs)
 
 
@@ -542,6 +562,11 @@ class Fault:
     strikes: int = 1
     below: tuple[str, Callable[..., Any]] | None = None
 
+    @property
+    def possible(self) -> bool:
+        """Has the installed release the places?"""
+        return there(self.where) and (self.below is None or there(self.below[0]))
+
 
 def only_below(where: str, act: Callable[..., Any]) -> Fault:
     """A fault that makes sense between probe and engine only."""
@@ -550,10 +575,11 @@ def only_below(where: str, act: Callable[..., Any]) -> Fault:
 
 ALWAYS = 1 << 30
 
-FAULTS: dict[str, Fault] = {
+PRESENT: dict[str, Fault] = {
     "leak": Fault(f"{BASE_TREE}.free_kv_row", leak, below=(f"{TOKEN}.free", lost_in_free)),
     "leak_page": Fault(f"{BASE_TREE}.free_kv_row", leak, below=(f"{PAGED}._release_page_ids", lost_page)),
     "double_free": Fault(f"{BASE_TREE}.free_kv_row", double_free, below=(f"{TOKEN}.free", added_twice)),
+    "double_free_page": Fault(f"{BASE_TREE}.free_kv_row", double_free),
     "page_twice": Fault(f"{PAGED}.free_segment", page_twice),
     "foreign_free": Fault(f"{BASE_TREE}.free_kv_row", foreign_free),
     "invalid_free": Fault(f"{BASE}.free_segment", invalid_free),
@@ -595,17 +621,21 @@ def register() -> None:
     file = os.environ.get(VARIABLE)
     if not file or SCHEDULER not in sys.modules:
         return
-    switch = Switch(Path(file), FAULTS)
-    begin(switch)
-    wrap(f"{TREE}._evict", functools.partial(_evict, switch))
+    from kvsan_test_earlier_faults import EVICTIONS, earlier
+
+    faults = {name: fault for name, fault in (PRESENT | earlier()).items() if fault.possible}
+    begin(Switch(Path(file), faults), EVICTIONS)
 
 
-def begin(switch: Switch) -> None:
+def begin(switch: Switch, evictions: tuple[str, ...] = ()) -> None:
     """From here on the scheduler looks at the control file."""
     for where in dict.fromkeys(fault.below[0] for fault in switch.faults.values() if fault.below):
         wrap(where, functools.partial(_inside, switch, where))
+    for where in filter(there, evictions):
+        wrap(where, functools.partial(_evict, switch))
     wrap(f"{SCHEDULER}:Scheduler.get_next_batch_to_run", functools.partial(_look, switch))
-    wrap(f"{PREFILLING}.get_next_disagg_prefill_batch_to_run", functools.partial(_look, switch))
+    if there(disaggregated := f"{PREFILLING}.get_next_disagg_prefill_batch_to_run"):
+        wrap(disaggregated, functools.partial(_look, switch))
     wrap(f"{SCHEDULER}:Scheduler.process_batch_result", functools.partial(_process, switch))
 
 
@@ -635,6 +665,14 @@ def _inside(switch: Switch, where: str, original: Original, *args: Any, **named:
         if below is not None and below[0] == where:
             return below[1](switch, original, *args, **named)
     return original(*args, **named)
+
+
+def there(where: str) -> bool:
+    """Is there such a place in the installed release?"""
+    module, _, path = where.partition(":")
+    *outer, name = path.split(".")
+    owner = functools.reduce(lambda owner, part: getattr(owner, part, None), outer, import_module(module))
+    return name in getattr(owner, "__dict__", {})
 
 
 def wrap(where: str, act: Callable[..., Any]) -> Callable[[], None]:

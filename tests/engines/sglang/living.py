@@ -16,13 +16,12 @@ from kvsan.serialize import finding_from_dict
 
 from . import load
 from .faults import VARIABLE
+from .release import PUBLISHES
 from .server import Served, serving, wait_for
 
 SECONDS = 60.0
 BARRIER = {"SGLANG_ENABLE_WAR_BARRIER": "1"}
 """On a GPU the barrier is always on."""
-PUBLICATIONS = {"checkpoint_into_tree", "cache_unfinished_req"}
-"""The functions that publish, the latter in old releases."""
 NOT_FATAL = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "0"}
 """SGLang's own check of its totals warns, and does not end the scheduler."""
 
@@ -35,7 +34,7 @@ def frames(access: Access | None) -> list[str]:
 def known(finding: Finding) -> bool:
     """Is this SGLang's own fault of sgl-project/sglang#38140: a publication gives back or remaps what a batch that is
     already launched captured?"""
-    return finding.kind == "stale_capture" and bool(PUBLICATIONS & set(frames(finding.present)))
+    return finding.kind == "stale_capture" and bool(PUBLISHES & {*frames(finding.present)})
 
 
 def others(served: Served) -> list[str]:

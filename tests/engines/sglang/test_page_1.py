@@ -11,6 +11,7 @@ import pytest
 
 from . import load
 from .living import Case, Living, comes_from, frames, living, names, one
+from .release import CHECKPOINT, EVICTS, EVICTS_FOR, GIVES_BACK, LOCKS, MATCHES, PUBLISHES
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_a_publication_takes_what_the_next_batch_has_captured(server: Living) ->
         assert (found.pool, found.earlier.agent) == ("kv", "fwd")
         assert found.slots
         assert re.fullmatch(r"(extend|mixed|decode) \d+", found.earlier.batch or "")
-        assert "checkpoint_into_tree" in frames(found.present)
+        assert PUBLISHES & {*frames(found.present)}
 
 
 def two_domains(port: int, shared: int = len(load.PREFIX)) -> None:
@@ -52,18 +53,18 @@ def two_domains_that_part(port: int) -> None:
 
 
 CASES = [
-    Case("foreign_free", "free_not_owner", "free_kv_row"),
+    Case("foreign_free", "free_not_owner", GIVES_BACK),
     Case("stale_prefix", "stale_row", "run_batch"),
     Case("stale_prefix:inside", "stale_row", "run_batch"),
     Case("chunk_row_freed", "stale_row", "alloc_for_extend", traffic=one),
     Case("lock_leak", "lock_leak", "process_batch_result", steps=1000),
-    Case("evict_leak:inside", "leak", "_evict_device_leaf"),
-    Case("evict_twice:inside", "double_free", "_evict_device_leaf"),
-    Case("evict_locked:inside", "evict_locked", "evict_for_alloc"),
-    Case("namespace_mixup", "namespace_mixup", "alloc_for_extend", traffic=two_domains),
-    Case("namespace_mixup", "namespace_mixup", "alloc_for_extend", traffic=two_domains_that_part),
+    Case("evict_leak:inside", "leak", EVICTS),
+    Case("evict_twice:inside", "double_free", EVICTS),
+    Case("evict_locked:inside", "evict_locked", EVICTS_FOR),
+    Case("namespace_mixup", "namespace_mixup", MATCHES, traffic=two_domains),
+    Case("namespace_mixup", "namespace_mixup", MATCHES, traffic=two_domains_that_part),
     Case("count_mismatch", "count_mismatch", "on_idle"),
-    Case("lock_underflow", "lock_underflow", "checkpoint_into_tree", traffic=one),
+    Case("lock_underflow", "lock_underflow", CHECKPOINT, traffic=one),
 ]
 
 
@@ -77,7 +78,7 @@ def test_fault(case: Case, server: Living) -> None:
     else:
         assert first.owner or first.holder
     if case.kind in ("lock_leak", "evict_locked"):
-        assert "lock" in frames(first.earlier)
+        assert LOCKS & {*frames(first.earlier)}
     elif first.pool is not None and first.slots:
         assert comes_from(first) & {"alloc_token_slots", "alloc_req_slots"}, first
     server.serves_cleanly()

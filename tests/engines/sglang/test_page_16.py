@@ -9,6 +9,7 @@ import pytest
 
 from . import load
 from .living import Case, Living, comes_from, few, living, names
+from .release import GIVES_BACK
 
 PAGE = 16
 ARGUMENTS = ("--max-total-tokens", "700", "--page-size", str(PAGE), "--disable-overlap-schedule")
@@ -31,9 +32,9 @@ def test_clean(server: Living) -> None:
 CASES = [
     Case("leak_page", "leak", "process_batch_result"),
     Case("leak_page:inside", "leak", "process_batch_result"),
-    Case("double_free", "double_free", "free_kv_row"),
-    Case("page_twice", "page_double_free", "free_kv_row"),
-    Case("foreign_free", "free_not_owner", "free_kv_row"),
+    Case("double_free_page", "double_free", GIVES_BACK),
+    Case("page_twice", "page_double_free", GIVES_BACK),
+    Case("foreign_free", "free_not_owner", GIVES_BACK),
     Case("double_alloc_page", "double_alloc", "alloc_paged_token_slots_extend", steps=1),
     Case("stale_prefix", "stale_row", "run_batch"),
     Case("use_after_free", "use_after_free", "run_batch", traffic=few),

@@ -9,6 +9,7 @@ import pytest
 
 from . import load
 from .living import Case, Living, comes_from, frames, living, names
+from .release import EVICTS, GIVES_BACK, LOCKS
 
 VARIABLES = {"SGLANG_TEST_RETRACT": "1", "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
@@ -28,10 +29,10 @@ def test_clean(server: Living) -> None:
 
 
 CASES = [
-    Case("foreign_free", "free_not_owner", "free_kv_row"),
+    Case("foreign_free", "free_not_owner", GIVES_BACK),
     Case("stale_prefix", "stale_row", "run_batch"),
     Case("lock_leak", "lock_leak", "process_batch_result", steps=1000),
-    Case("evict_leak:inside", "leak", "_evict_device_leaf"),
+    Case("evict_leak:inside", "leak", EVICTS),
 ]
 
 
@@ -39,7 +40,7 @@ CASES = [
 def test_fault(case: Case, server: Living) -> None:
     first = names(server.strike(case.fault, case.traffic), case)
     if case.kind == "lock_leak":
-        assert "lock" in frames(first.earlier)
+        assert LOCKS & {*frames(first.earlier)}
         assert first.owner
     else:
         assert any(function.startswith("alloc_") for function in comes_from(first)), first

@@ -31,7 +31,7 @@ def test_clean(server: Living) -> None:
 CASES = [
     Case("session_row_leak", "leak", "close", traffic=lambda port: load.sessions(port, 1)),
     Case("leak_page", "leak", "process_batch_result"),
-    Case("double_free", "double_free", "free_kv_row"),
+    Case("double_free_page", "double_free", "free_kv_row"),
 ]
 
 

@@ -19,6 +19,14 @@ def test_as_a_plugin_without_a_wrapper(model: Path, tmp_path: Path) -> None:
     assert "kvsan explain" in served.log
 
 
+def test_rows_alone(model: Path, tmp_path: Path) -> None:
+    """As on a device, where slots are not read: nothing is wrong with rows, and the report says how many were seen."""
+    with serving(model, tmp_path, "--max-total-tokens", "2048", options=("--level", "rows"), **BARRIER) as served:
+        assert load.run(served.port, 24) == (24, [])
+    assert (served.findings, served.report["failures"], served.status) == ([], [], 0)
+    assert served.report["events"] > 1000
+
+
 def test_off_means_off(tmp_path: Path) -> None:
     code = (
         "import sys, importlib.metadata as metadata; from sglang.srt.managers.scheduler import Scheduler; "

@@ -11,7 +11,7 @@ from kvsan.hooks.adapters.sglang.tables import installed, stream_probes
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Watch
 from kvsan.hooks.sanitizer import Sanitizer
 
-WATCH = Watch(Sanitizer())
+WATCH = installed().watch(Sanitizer())
 
 
 class CpuModule:

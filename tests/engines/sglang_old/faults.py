@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ..sglang import faults
@@ -18,14 +17,6 @@ TREE = "sglang.srt.mem_cache.radix_cache:RadixCache"
 
 class OldSwitch(Switch):
     """What faults ask of an old scheduler."""
-
-    def row_of(self, req: Any) -> int | None:
-        """The row that a request holds."""
-        return None if req.req_pool_idx is None else int(req.req_pool_idx)
-
-    def holder(self, row: int) -> Any:
-        """As much of a request as the row pool asks for to take the row back."""
-        return SimpleNamespace(req_pool_idx=row)
 
     def own(self, req: Any) -> Any:
         """The slots that a request does not share with the cache, int64, shape [n]."""
@@ -78,7 +69,7 @@ def row_double_free(switch: OldSwitch, original: Original, pool: Any, req: Any) 
     row = int(req.req_pool_idx)
     result = original(pool, req)
     if switch.strike(owner=str(req.rid), row=row):
-        original(pool, switch.holder(row))
+        original(pool, faults.on_row(row))
     return result
 
 
