@@ -174,6 +174,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
             return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
         if why := speculation.obstacle(scheduler.spec_algorithm):
             return why
+        if getattr(scheduler.server_args, "enable_streaming_session", False):
+            return "what a session's turn took ahead for drafts and did not need is not followed yet"
     if getattr(watch.tree, "linker", None) is not None:
         return "a store that is linked to the cache is not followed yet"
     if getattr(scheduler, "enable_hierarchical_cache", False) and watch.host is None:
