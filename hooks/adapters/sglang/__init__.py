@@ -172,8 +172,11 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return f"what the cache keeps beside token slots ({', '.join(sorted(parts - PARTS))}) is not followed yet"
     if allocator.page_size != watch.tree.page_size:
         return "the allocator's pages are larger than the cache's"
-    if not scheduler.spec_algorithm.is_none() and (why := speculation.obstacle(scheduler.spec_algorithm)):
-        return why
+    if not scheduler.spec_algorithm.is_none():
+        if why := speculation.obstacle(scheduler.spec_algorithm):
+            return why
+        if getattr(scheduler.server_args, "enable_streaming_session", False):
+            return "what a session's turn took ahead for drafts and did not need is not followed yet"
     if getattr(watch.tree, "linker", None) is not None:
         return "a store that is linked to the cache is not followed yet"
     if getattr(scheduler, "enable_hierarchical_cache", False) and watch.host is None:
