@@ -285,7 +285,6 @@ class Scheduler:
         self.lengths = torch.full((self.count,), LENGTH, dtype=torch.int64)
         self.numbers = torch.tensor([req.kv.req_pool_idx for req in self.running], dtype=torch.int64)
 
-
     def decode(self) -> None:
         """One iteration of the loop: a token for every request, while the results of the one before are taken in."""
         batch = self.get_next_batch_to_run()

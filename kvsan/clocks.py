@@ -128,6 +128,10 @@ class Clocks:
                 lowest = min(lowest, horizon[agent] if agent < len(horizon) else -1)
         return lowest
 
+    def horizon(self) -> Horizon:
+        """The present agent's own horizon, not to be kept or written to: for many comparisons in one event."""
+        return self._horizons[self.agent]
+
     def snapshot(self) -> Horizon:
         """A copy of the present agent's horizon, the present event included."""
         return list(self._horizons[self.agent])

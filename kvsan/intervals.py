@@ -12,6 +12,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .clocks import Horizon
+
 Settled = Callable[[int], int]
 """The index up to which an agent's events are settled."""
 
@@ -53,12 +55,23 @@ class Runs:
         runs = self._runs
         if not runs or runs[-1].end <= begin:  # a decode step writes behind all that was touched
             return []
+        if len(runs) == 1:
+            return runs[:] if runs[0].begin < end else []
         found = []
         for run in runs[self._first(begin) :]:
             if run.begin >= end:
                 break
             found.append(run)
         return found
+
+    def unordered(self, begin: int, end: int, agent: int, horizon: Horizon) -> bool:
+        """Did another agent than this one, whose horizon it is, touch a cell of [begin, end) in an event that is not
+        ordered before what this one does now?"""
+        for run in self.touching(begin, end):
+            other = run.agent
+            if other != agent and (other >= len(horizon) or run.at > horizon[other]):
+                return True
+        return False
 
     def overlay(self, begin: int, end: int, agent: int, at: int, settled: Settled) -> None:
         """The access (agent, at) is now the last one to [begin, end)."""
@@ -69,7 +82,8 @@ class Runs:
                 self._merge(self._merged, settled)
             return
         if len(runs) == 1 and begin <= runs[0].begin and end >= runs[0].end:  # a batch reads all of a row again
-            runs[0] = Run(begin, end, agent, at)
+            run = runs[0]
+            run.begin, run.end, run.agent, run.at = begin, end, agent, at
             return
         first = self._first(begin)
         last = first

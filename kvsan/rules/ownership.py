@@ -59,7 +59,7 @@ def own(state: State, event: Own) -> None:
     pool.events += 1
     holder = state.holders.get(event.owner)
     revive(state, holder)
-    if event.slots.size == 1 and pool.kind != "row" and _own_one(pool, int(event.slots[0]), holder):
+    if event.slots.size == 1 and pool.kind != "row" and own_one(pool, int(event.slots[0]), holder):
         return
     slots = with_rest(pool, pool.existing(event.slots))
     words = pool.tenancy[slots]
@@ -69,7 +69,7 @@ def own(state: State, event: Own) -> None:
         _move_mappings(state, pool, nobodys, holder)
 
 
-def _own_one(pool: PoolShadow, slot: int, holder: Holder) -> bool:
+def own_one(pool: PoolShadow, slot: int, holder: Holder) -> bool:
     """The decode step in few steps: one slot that nobody has, or one more of a page that is the holder's already."""
     if not 0 <= slot < pool.size:
         return False

@@ -38,7 +38,7 @@ def row_write(state: State, event: RowWrite) -> None:
         violations.append(Violation("use_after_free", table, np.array([number], np.int64)))
     if state.watch_slots and word & HELD and not word & RESERVED:
         row = state.table(table).get(number)
-        if event.slots.size > 1 or not _append_cell(into, row, begin, int(event.slots[0]), word):
+        if event.slots.size > 1 or not append_cell(into, row, begin, int(event.slots[0]), word):
             violations += _map_cells(state, event, table, into, row)
     if event.extra is None or not event.extra.get("same"):
         violations += row_access(state, table, number, begin, end, writes=True)
@@ -48,7 +48,7 @@ def row_write(state: State, event: RowWrite) -> None:
         state.report(event, violations)
 
 
-def _append_cell(into: PoolShadow, row: Row, position: int, slot: int, word: int) -> bool:
+def append_cell(into: PoolShadow, row: Row, position: int, slot: int, word: int) -> bool:
     """The decode step in few steps: one cell more, of a row whose owner is known, with a slot that no row maps yet."""
     mapper = row.mapper
     if row.into is not into or position < row.length or mapper is None or not 0 <= slot < into.size:

@@ -50,9 +50,14 @@ def _launch(watch: Watch, batch: Any) -> None:
         return
     name, agent = batch_name(batch), watch.stream()
     lengths, rows = batch.seq_lens_cpu.tolist(), batch.req_pool_indices_cpu.tolist()
-    for req, row, length in zip(batch.reqs, rows, lengths, strict=False):
-        if watch.owner_of(req) not in watch.beaming:
-            watch.san.capture(ROWS, batch=name, row=int(row), upto=int(length), owner=str(req.rid), agent=agent)
+    told = [
+        (row, length, str(req.rid))
+        for req, row, length in zip(batch.reqs, rows, lengths, strict=False)
+        if watch.owner_of(req) not in watch.beaming
+    ]
+    if told:
+        captured, uptos, owners = zip(*told, strict=True)
+        watch.san.capture_each(ROWS, batch=name, rows=captured, uptos=uptos, owners=owners, agent=agent)
     watch.san.launch(batch=name, agent=agent)
     if batch.forward_mode.is_extend():  # after the captures, which say more about a row that lacks something
         for req in batch.reqs:
