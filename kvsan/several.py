@@ -1,8 +1,8 @@
 """Several events of one kind that come at once: a decode step owns a slot, writes a cell and captures a row for every
 request of its batch.
 
-They are events like all others, each with an index of its own, but what is the same for all of them (agent, time, stack)
-is worked out once, and no object is made for each. `one` makes the event that a trace, a report or a plugin wants.
+They are events like all others, each with an index of its own, but what is the same for all of them (agent, time,
+stack) is worked out once, and no object is made for each. `one` makes the event that a trace, a report or a plugin wants.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .events import Capture, Event, Own, RowWrite
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Several(Event):
-    """`at` is the index of the first; `owners` has the owner of each. Lists of equal length; what they hold is made sure
-    of by who makes them: names, and integers."""
+    """`at` is the index of the first, `owners` has the owner of each. The sequences are of equal length; who makes them
+    sees to it that they hold names and integers."""
 
     owners: Sequence[str | None]
 

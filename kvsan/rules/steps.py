@@ -25,19 +25,19 @@ def owns(state: State, events: Owns, first: int) -> int:
     pool = state.pools.get(events.pool)
     if pool is None or pool.kind == "row" or not state.watch_slots:
         return first
-    get, number = state.holders.get, first
-    for number in range(first, len(events)):
-        owner = events.owners[number]
+    get, owners, slots, number = state.holders.get, events.owners, events.slots, first
+    for number in range(first, len(slots)):
+        owner = owners[number]
         if owner is None:
             break
         holder = get(owner)
         if holder.record is not None or holder.ended_at >= 0 or holder.state != "live":
             revive(state, holder)
-        if not own_one(pool, events.slots[number], holder):
+        if not own_one(pool, slots[number], holder):
             break
         pool.events += 1
     else:
-        number = len(events)
+        number = len(slots)
     return _taken(state, events, first, number)
 
 
@@ -46,25 +46,26 @@ def row_writes(state: State, events: RowWrites, first: int) -> int:
     table, into = state.pools.get(events.pool), state.pools.get(events.into)
     if table is None or into is None or table.kind != "row" or table.init:
         return first
-    rows, positions, slots = state.table(table), events.positions, events.slots
-    clocks = state.clocks
+    get, places, positions, slots = state.table(table).get, events.rows, events.positions, events.slots
+    clocks, map_cells = state.clocks, state.watch_slots
     me, horizon, settled = clocks.agent, clocks.horizon(), _remembered(clocks.settled)
-    for number in range(first, len(events)):
-        place, position = events.rows[number], positions[number]
-        word = _held(table, place)
+    at, number = events.at, first
+    for number in range(first, len(places)):
+        position = positions[number]
+        word = _held(table, places[number])
         if not word or not 0 <= position < MAX_CELL:
             break
-        row, end = rows.get(place), position + 1
-        if row.writes.unordered(position, end, me, horizon):
+        row, end = get(places[number]), position + 1
+        if row.writes.end > position and row.writes.unordered(position, end, me, horizon):
             break
-        if _unordered_reads(row, position, end, me, horizon):
+        if row.reads and _unordered_reads(row, position, end, me, horizon):
             break
-        if state.watch_slots and not append_cell(into, row, position, slots[number], word):
+        if map_cells and not append_cell(into, row, position, slots[number], word):
             break
-        row.writes.overlay(position, end, me, events.at + number, settled)
+        row.writes.overlay(position, end, me, at + number, settled)
         table.events += 1
     else:
-        number = len(events)
+        number = len(places)
     return _taken(state, events, first, number)
 
 
@@ -73,37 +74,39 @@ def captures(state: State, events: Captures, first: int) -> int:
     table = state.pools.get(events.pool)
     if table is None or table.kind != "row":
         return first
-    rows, batches, clocks = state.table(table), state.batches, state.clocks
+    get, places, uptos, owners = state.table(table).get, events.rows, events.uptos, events.owners
+    batches, clocks, mapped, holder = state.batches, state.clocks, state.watch_slots, state.holders.get
     batch = batches.touch(events.batch, clocks)
     me, horizon, settled = clocks.agent, clocks.horizon(), _remembered(clocks.settled)
-    for number in range(first, len(events)):
-        place, end = events.rows[number], events.uptos[number]
-        word = _held(table, place)
+    at, number = events.at, first
+    for number in range(first, len(places)):
+        end = uptos[number]
+        word = _held(table, places[number])
         if not word or not 0 < end <= MAX_CELL:
             break
-        row = rows.get(place)
-        if state.watch_slots and not row.verify(0, end):
-            break
-        if row.writes.unordered(0, end, me, horizon):
+        row = get(places[number])
+        if (mapped and not row.verify(0, end)) or row.writes.unordered(0, end, me, horizon):
             break
         reads = row.reads.get(me)
         if reads is None:
             reads = row.reads[me] = Runs()
-        reads.overlay(0, end, me, events.at + number, settled)
+        reads.overlay(0, end, me, at + number, settled)
         table.events += 1
-        if row.into is None or not state.watch_slots:
+        into = row.into
+        if into is None or not mapped:
             continue
-        owner, mapper = state.owner(events.owners[number]) or row.mapper, row.mapper
+        name, mapper = owners[number], row.mapper
+        owner = holder(name) if name is not None else mapper
         if row.viewed < end:
             row.viewed = end
         batches.add(
             Capture(
-                batch, events.at + number, me, table, row, row.into, word & GENERATION_MASK, 0, end, owner,
-                row.slots[:end], row.keys[:end], owner is None or owner.live, mapper.number if mapper is not None else 0,
+                batch, at + number, me, table, row, into, word & GENERATION_MASK, 0, end, owner, row.slots[:end],
+                row.keys[:end], owner is None or owner.live, mapper.number if mapper is not None else 0,
             )
         )  # fmt: skip
     else:
-        number = len(events)
+        number = len(places)
     _taken(state, events, first, number)
     batches.touch(events.batch, clocks)  # what the batch's end orders includes the last of them
     return number
@@ -117,8 +120,8 @@ def _taken(state: State, events: Several, first: int, number: int) -> int:
 
 
 def _unordered_reads(row: Row, begin: int, end: int, me: int, horizon: Horizon) -> bool:
-    for agent, runs in row.reads.items():
-        if agent != me and runs.unordered(begin, end, me, horizon):
+    for agent, runs in row.reads.items():  # a generator in `any` costs more than these
+        if agent != me and runs.end > begin and runs.unordered(begin, end, me, horizon):
             return True
     return False
 
