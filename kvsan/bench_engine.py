@@ -23,7 +23,6 @@ def bare(cls: type[T]) -> type[T]:
     return cls
 
 
-SLOTS = 1 << 17
 WIDTH = 1024
 LENGTH = 512
 """Cells that a decoding request begins with."""
@@ -131,8 +130,8 @@ class Allocator:
 
     page_size = 1
 
-    def __init__(self) -> None:
-        self.free_pages = torch.arange(1, SLOTS, dtype=torch.int64)
+    def __init__(self, size: int) -> None:
+        self.free_pages = torch.arange(1, size + 1, dtype=torch.int64)
         self.release_pages = torch.empty(0, dtype=torch.int64)
         self.free_group: list[torch.Tensor] | None = None
 
@@ -248,7 +247,7 @@ class Scheduler:
         stream, self.event = dress(Stream), dress(Event)
         self.schedule_stream, self.forward_stream, self.copy_stream = stream(), stream(), stream()
         self.device_module = Device(self.schedule_stream)
-        self.allocator: Allocator = dress(Allocator)()
+        self.allocator: Allocator = dress(Allocator)((count + 1) * WIDTH)
         self.rows: Rows = dress(Rows)(count + 1)
         self.tree: Tree = dress(Tree)(self)
         self.count = count

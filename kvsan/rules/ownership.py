@@ -61,6 +61,12 @@ def own(state: State, event: Own) -> None:
     revive(state, holder)
     if event.slots.size == 1 and pool.kind != "row" and own_one(pool, int(event.slots[0]), holder):
         return
+    if pool.page == 1 and pool.kind != "row" and event.slots.size:
+        index, fine = pool.locate(event.slots)
+        if fine and not np.count_nonzero((pool.tenancy[index] & (HELD | HOLDER_MASK)) != HELD):
+            pool.tenancy[index] |= holder.bits
+            holder.count(pool.number, event.slots.size)
+            return
     slots = with_rest(pool, pool.existing(event.slots))
     words = pool.tenancy[slots]
     nobodys = np.unique(slots[((words & HELD) != 0) & ((words & HOLDER_MASK) == 0)])

@@ -84,7 +84,8 @@ def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShado
     end = begin + slots.size
     inside = slots if into.exist(slots) else np.where((slots >= 0) & (slots < into.size), slots, 0)
     words = into.tenancy[inside]
-    keys = cell_keys(words)
+    plain = inside is slots and not np.count_nonzero((words & HELD) == 0)  # the common case: all of them are held
+    keys = words & CELL_KEY_MASK if plain else cell_keys(words)
     if inside is not slots:
         keys = np.where((slots >= 0) & (slots < into.size), keys, DEAD)
     counts, mappers = into.cell_words()
@@ -110,7 +111,7 @@ def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShado
     row.slots[begin:end] = slots
     row.keys[begin:end] = keys
     row.length = max(row.length, end)
-    held = inside[((keys & HELD) != 0) & (keys >= 0)]
+    held = slots if plain else inside[((keys & HELD) != 0) & (keys >= 0)]
     into.add_cells(held, 1)
     mappers[held] = me
     return violations + _orphans(table, into, overwritten, row, begin, min(end, row.length))
@@ -120,6 +121,8 @@ def _orphans(
     table: PoolShadow, into: PoolShadow, overwritten: Slots, row: Row, begin: int, end: int
 ) -> list[Violation]:
     """`orphan`: an overwritten cell was all that its slot was held through."""
+    if not overwritten.size:
+        return []
     counts, _ = into.cell_words()
     lost = overwritten[(counts[overwritten] <= 0) & ((into.tenancy[overwritten] & (HELD | NODE)) == HELD)]
     if not lost.size:
