@@ -131,8 +131,9 @@ class Sanitizer(Operations):
 
     def _hand_out(self, event: Event) -> None:
         event.at = self._next
+        calls = self._calls[event.op]
         if isinstance(event, Several):
-            if self._calls[event.op] == self._alone:
+            if calls == self._alone:
                 self._next += len(event)
                 self._hand_to_tracker(event)
             else:  # other plugins hear of one event at a time
@@ -140,7 +141,7 @@ class Sanitizer(Operations):
                     self._hand_out(event.one(number))
             return
         self._next += 1
-        for call in self._calls[event.op]:
+        for call in calls:
             try:
                 call(event)
             except Exception as error:

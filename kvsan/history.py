@@ -13,12 +13,11 @@ KEPT_EVENTS = 32_768
 KEPT_SLOTS = 4_000_000
 
 
-def named_slots(event: Event) -> int:
-    """How many slots the event names."""
+def _weight(event: Event) -> tuple[int, int]:
+    """How many events this is, and how many slots it names."""
     slots = getattr(event, "slots", None)
-    if slots is None:
-        return 0
-    return len(slots) if isinstance(event, Several) else slots.size
+    named = len(slots) if slots is not None else 0
+    return (len(event) if isinstance(event, Several) else 1), named
 
 
 class History:
@@ -38,12 +37,13 @@ class History:
         """Keeps an event, or several."""
         events = self._events
         events.append((event, self.step))
-        self._count += len(event) if isinstance(event, Several) else 1
-        self._slots += named_slots(event)
+        many, slots = _weight(event)
+        self._count += many
+        self._slots += slots
         while self._count > KEPT_EVENTS or (self._slots > KEPT_SLOTS and len(events) > 1):
-            oldest, _ = events.popleft()
-            self._count -= len(oldest) if isinstance(oldest, Several) else 1
-            self._slots -= named_slots(oldest)
+            many, slots = _weight(events.popleft()[0])
+            self._count -= many
+            self._slots -= slots
 
     def find(self, at: int) -> tuple[Event, int] | None:
         """Event `at` and the scheduler step it fell in, if it is still kept."""
