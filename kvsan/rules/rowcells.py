@@ -232,12 +232,13 @@ def launch(state: State, event: Launch) -> None:
         captures = [c for c in batch.captures if c.into is into]
         slots = np.concatenate([c.slots for c in captures])
         keys = np.concatenate([c.keys for c in captures])
-        slots, keys = slots[keys >= 0], keys[keys >= 0]
+        if np.count_nonzero(keys < 0):
+            slots, keys = slots[keys >= 0], keys[keys >= 0]
         if slots.size:
             into.events += 1
             lost = slots[(into.tenancy[slots] & CELL_KEY_MASK) != keys]
             found = [Violation("use_after_free", into, np.unique(lost))] if lost.size else []
-            found += slot_access(state, into, np.unique(slots), writes=False)
+            found += slot_access(state, into, slots, writes=False)  # shared ones more than once: to sort costs more
             for violation in found:
                 violation.owner = event.owner or _reader(captures, int(violation.slots[0]))
             violations += found
