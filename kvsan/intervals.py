@@ -72,9 +72,10 @@ class Runs:
         runs = self._runs
         for run in runs if len(runs) < 8 else self.touching(begin, end):  # a few are looked through faster
             other = run.agent
-            if other != agent and run.begin < end and run.end > begin:
-                if other >= len(horizon) or run.at > horizon[other]:
-                    return True
+            if other == agent or run.begin >= end or run.end <= begin:
+                continue
+            if other >= len(horizon) or run.at > horizon[other]:
+                return True
         return False
 
     def overlay(self, begin: int, end: int, agent: int, at: int, settled: Settled) -> None:

@@ -2,7 +2,8 @@
 request of its batch.
 
 They are events like all others, each with an index of its own, but what is the same for all of them (agent, time,
-stack) is worked out once, and no object is made for each. `one` makes the event that a trace, a report or a plugin wants.
+stack) is worked out once, and no object is made for each. `one` makes the event that a trace, a report or a plugin
+wants.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A decode step in few steps: the rules for several events at once, as far as they are plain.
 
-Each takes the events from number `first` on, as long as nothing about them needs a judgement, and does to the shadow what
-the rule for a single event would do. It returns the number of the first event that it leaves alone, which the single
-event's rule then takes, whatever is wrong with it. So these know no violation. The clocks stand at event `first` when a
-rule begins, and at the last one that it took when it ends.
+Each takes the events from number `first` on, as long as nothing about them needs a judgement, and does to the shadow
+what the rule for a single event would do. It returns the number of the first event that it leaves alone, which the
+single event's rule then takes, whatever is wrong with it. So these know no violation. The clocks stand at event `first`
+when a rule begins, and at the last one that it took when it ends.
 """
 
 from __future__ import annotations
