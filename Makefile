@@ -21,7 +21,7 @@ help:
 	@echo "make test-engines-old  the tests with old releases, or: make test-engines-old-0.5.4"
 	@echo "make side-by-side  kvsan beside SGLang's own checks; its last result is docs/side-by-side.md"
 	@echo "make soak          the full counts of tests; its last result is docs/soak.md"
-	@echo "make bench         what an event costs"
+	@echo "make bench         what an event costs, and a scheduler's step"
 	@echo "make check         format, lint, and types of the installed package"
 	@echo "make format        writes the format that check wants"
 	@echo "make clean         removes what the others made"
@@ -76,6 +76,8 @@ soak: $(READY)
 bench: $(READY)
 	@echo "== bench: what an event costs"
 	$(BIN)/python -m kvsan.bench
+	@echo "== bench: what a step of a scheduler costs"
+	$(BIN)/python -m kvsan.bench_steps
 
 # The wheel is unpacked beside the sources and checked there: the four code folders become one package only when installed.
 check: $(READY)

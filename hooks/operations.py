@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
 
-from kvsan import events
+from kvsan import events, several
 from kvsan.events import Event, SlotsLike, as_slots
 
 
@@ -73,6 +74,24 @@ class Operations:
             self._refuse("own", error)
         else:
             self._emit(event)
+
+    def own_each(
+        self,
+        pool: str,
+        slots: Sequence[int],
+        *,
+        owners: Sequence[str | None],
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
+        """As `own` of each slot with the owner at its place, at a fraction of the cost."""
+        try:
+            event = several.Owns(pool=pool, slots=_integers(slots, owners), owners=_names(owners), agent=agent, via=via)
+        except (TypeError, ValueError) as error:
+            self._refuse("own", error)
+        else:
+            if event.owners:
+                self._emit(event)
 
     def give(
         self,
@@ -282,6 +301,64 @@ class Operations:
             self._refuse("row_write", error)
         else:
             self._emit(event)
+
+    def row_write_each(
+        self,
+        pool: str,
+        *,
+        rows: Sequence[int],
+        positions: Sequence[int],
+        into: str,
+        slots: Sequence[int],
+        owners: Sequence[str | None],
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
+        """As `row_write` of one slot into one cell of each row, at a fraction of the cost."""
+        try:
+            event = several.RowWrites(
+                pool=pool,
+                rows=_integers(rows, owners),
+                positions=_integers(positions, owners),
+                into=into,
+                slots=_integers(slots, owners),
+                owners=_names(owners),
+                agent=agent,
+                via=via,
+            )
+        except (TypeError, ValueError) as error:
+            self._refuse("row_write", error)
+        else:
+            if event.owners:
+                self._emit(event)
+
+    def capture_each(
+        self,
+        pool: str,
+        *,
+        rows: Sequence[int],
+        uptos: Sequence[int],
+        batch: str,
+        owners: Sequence[str | None],
+        agent: str = "host",
+        via: str | None = None,
+    ) -> None:
+        """As `capture` of the cells [0, upto) of each row, at a fraction of the cost."""
+        try:
+            event = several.Captures(
+                pool=pool,
+                rows=_integers(rows, owners),
+                uptos=_integers(uptos, owners),
+                batch=batch,
+                owners=_names(owners),
+                agent=agent,
+                via=via,
+            )
+        except (TypeError, ValueError) as error:
+            self._refuse("capture", error)
+        else:
+            if event.owners:
+                self._emit(event)
 
     def capture(
         self,
@@ -522,3 +599,17 @@ class Operations:
 
 def _maybe_index(value: int | None) -> int | None:
     return index(value) if value is not None else None
+
+
+def _integers(values: Sequence[int], owners: Sequence[str | None]) -> tuple[int, ...]:
+    """One integer for each owner."""
+    if len(values) != len(owners):
+        raise ValueError(f"{len(values)} numbers and {len(owners)} owners")
+    return tuple(map(index, values))
+
+
+def _names(owners: Sequence[str | None]) -> tuple[str | None, ...]:
+    for owner in owners:
+        if owner is not None and not isinstance(owner, str):
+            raise TypeError(f"an owner's name must be a string, not {owner!r}")
+    return tuple(owners)

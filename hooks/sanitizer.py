@@ -15,10 +15,11 @@ import pluggy
 
 from kvsan.depot import StackDepot
 from kvsan.errors import FindingRaised
-from kvsan.events import EVENT_CLASSES, Event, Idle, as_slots
+from kvsan.events import EVENT_CLASSES, NEVER_CITED, Event, Idle, as_slots
 from kvsan.findings import Failure, Finding, Frame, Joined, PoolTotals, Report
 from kvsan.options import Options
 from kvsan.policy import Policy, token_of
+from kvsan.several import Several
 from kvsan.sinks import Collector, Sink
 from kvsan.tracker import Tracker
 
@@ -67,7 +68,9 @@ class Sanitizer(Operations):
         self._inside = False  # the thread that holds the lock is handing an event out
         self._deferred: deque[Event] = deque()  # what it is told meanwhile by finalizers, signal handlers and plugins
         self._next = 0
+        self._alone: tuple[Callable[[Event], object], ...] = (self.tracker.take,)
         self._calls: dict[str, tuple[Callable[[Event], object], ...]] = {}
+        self._with_stack: set[str] = set()
         self._new: list[Finding] = []
         self._later: list[tuple[Finding, Joined]] = []
         self._failed: set[str] = set()
@@ -96,12 +99,15 @@ class Sanitizer(Operations):
                 self._calls[cls.op] = tuple(
                     self.tracker.take if each.plugin is self.tracker else each.function for each in reversed(plugins)
                 )
+        # Only a trace says where events come from that nothing cites.
+        self._with_stack = {op for op, calls in self._calls.items() if op not in NEVER_CITED or calls != self._alone}
 
     def _emit(self, event: Event) -> None:
         """Stamps an event and hands it to the plugins; called by the operation that the engine called."""
         try:
             event.time_ns = self.last_event_ns = time.monotonic_ns()
-            event.stack = self.depot.capture(2)
+            if event.op in self._with_stack:
+                event.stack = self.depot.capture(2)
             with self._lock:
                 if self._inside:
                     self._deferred.append(event)
@@ -125,12 +131,27 @@ class Sanitizer(Operations):
 
     def _hand_out(self, event: Event) -> None:
         event.at = self._next
+        calls = self._calls[event.op]
+        if isinstance(event, Several):
+            if calls == self._alone:
+                self._next += len(event)
+                self._hand_to_tracker(event)
+            else:  # other plugins hear of one event at a time
+                for number in range(len(event)):
+                    self._hand_out(event.one(number))
+            return
         self._next += 1
-        for call in self._calls[event.op]:
+        for call in calls:
             try:
                 call(event)
             except Exception as error:
                 self._end_plugin(call, event, error)
+
+    def _hand_to_tracker(self, events: Several) -> None:
+        try:
+            self.tracker.take_several(events)
+        except Exception as error:
+            self._end_plugin(self.tracker.take, events, error)
 
     def _end_plugin(self, call: Callable[[Event], object], event: Event, error: Exception) -> None:
         """A plugin that failed hears of no further event; the tracker gives up single rules on its own."""
@@ -147,7 +168,8 @@ class Sanitizer(Operations):
             self.manager.unregister(plugin)
         self._refresh()
         self._tell_failure(Failure(where, what, f"the plugin {name} hears of no further event"))
-        if through_pluggy and self.tracker.state.history.find(event.at) is None:
+        clocks = self.tracker.state.clocks
+        if through_pluggy and clocks.seen(clocks.agent) < event.at:  # the tracker's turn did not come
             self.tracker.take(event)
 
     def _to_blame(self, event: Event, error: Exception) -> object:

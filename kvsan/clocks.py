@@ -72,27 +72,25 @@ class Clocks:
             issuer = self._ids.get(via, -1)
             if issuer < 0:
                 issuer = self.identify(via)
+        mine = self._horizons[number]
+        if len(mine) <= max(number, issuer):
+            mine.extend([-1] * (max(number, issuer) + 1 - len(mine)))
         if issuer != number:
             version = self._joins[issuer]
             if self._issued.get((number, issuer)) != version:
                 self._take(number, self._horizons[issuer])
                 self._issued[number, issuer] = version
-            self._set(number, issuer, at - 1)
+            if mine[issuer] < at - 1:
+                mine[issuer] = at - 1
             self._joins[number] += 1
             if self._last[issuer] < 0:
                 self._last[issuer] = 0  # a thread that only issues has its say in what is settled, too
-        self._set(number, number, at)
+        if mine[number] < at:
+            mine[number] = at
         self._last[number] = at
         self.agent = number
         self.host = issuer if self._is_host[issuer] else 0
         return number
-
-    def _set(self, agent: int, other: int, at: int) -> None:
-        horizon = self._horizons[agent]
-        if len(horizon) <= other:
-            horizon.extend([-1] * (other + 1 - len(horizon)))
-        if horizon[other] < at:
-            horizon[other] = at
 
     def _take(self, agent: int, horizon: Horizon) -> None:
         mine = self._horizons[agent]
@@ -127,6 +125,10 @@ class Clocks:
                 horizon = self._horizons[thread]
                 lowest = min(lowest, horizon[agent] if agent < len(horizon) else -1)
         return lowest
+
+    def horizon(self) -> Horizon:
+        """The present agent's own horizon, not to be kept or written to: for many comparisons in one event."""
+        return self._horizons[self.agent]
 
     def snapshot(self) -> Horizon:
         """A copy of the present agent's horizon, the present event included."""

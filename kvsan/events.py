@@ -409,6 +409,9 @@ EVENT_BY_OP: dict[str, type[Event]] = {cls.op: cls for cls in EVENT_CLASSES}
 OWNERSHIP_OPS = frozenset({"alloc", "free", "insert", "evict"})
 """The operations whose sequence must agree on every rank of a group."""
 
+NEVER_CITED = frozenset({"record", "wait", "query", "sync", "step", "flush", "done", "map_set", "map_clear"})
+"""What no finding shows: these events are at fault in nothing, and nothing collides with them."""
+
 # Two operations carry the names that engines use for them; the others are kvsan_<op>.
 _HOOK_NAMES = {"row_write": "kvsan_write_cache_indices", "insert": "kvsan_cache_insert"}
 for _cls in EVENT_CLASSES:

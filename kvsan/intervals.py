@@ -12,6 +12,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .clocks import Horizon
+
 Settled = Callable[[int], int]
 """The index up to which an agent's events are settled."""
 
@@ -32,11 +34,13 @@ class Run:
 class Runs:
     """Runs sorted by `begin`, never overlapping."""
 
-    __slots__ = ("_merged", "_runs")
+    __slots__ = ("_merged", "_runs", "end")
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
         self._merged = 0  # the runs before this one were tried for merging
+        self.end = 0
+        """One past the last cell that was touched."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -51,7 +55,7 @@ class Runs:
     def touching(self, begin: int, end: int) -> list[Run]:
         """The runs that share a cell with [begin, end)."""
         runs = self._runs
-        if not runs or runs[-1].end <= begin:  # a decode step writes behind all that was touched
+        if self.end <= begin:  # a decode step writes behind all that was touched
             return []
         found = []
         for run in runs[self._first(begin) :]:
@@ -60,17 +64,36 @@ class Runs:
             found.append(run)
         return found
 
+    def unordered(self, begin: int, end: int, agent: int, horizon: Horizon) -> bool:
+        """Did another agent than this one, whose horizon it is, touch a cell of [begin, end) in an event that is not
+        ordered before what this one does now?"""
+        if self.end <= begin:
+            return False
+        runs = self._runs
+        for run in runs if len(runs) < 8 else self.touching(begin, end):  # a few are looked through faster
+            other = run.agent
+            if other == agent or run.begin >= end or run.end <= begin:
+                continue
+            if other >= len(horizon) or run.at > horizon[other]:
+                return True
+        return False
+
     def overlay(self, begin: int, end: int, agent: int, at: int, settled: Settled) -> None:
         """The access (agent, at) is now the last one to [begin, end)."""
         runs = self._runs
-        if not runs or runs[-1].end <= begin:
+        if self.end <= begin:
+            self.end = end
             runs.append(Run(begin, end, agent, at))
             if len(runs) > 1:
                 self._merge(self._merged, settled)
             return
         if len(runs) == 1 and begin <= runs[0].begin and end >= runs[0].end:  # a batch reads all of a row again
-            runs[0] = Run(begin, end, agent, at)
+            run = runs[0]
+            run.begin, run.agent, run.at = begin, agent, at
+            run.end = self.end = end
             return
+        if self.end < end:
+            self.end = end
         first = self._first(begin)
         last = first
         fresh = [Run(begin, end, agent, at)]
@@ -110,3 +133,4 @@ class Runs:
                 kept.append(Run(max(run.begin, end), run.end, run.agent, run.at))
         self._runs = kept
         self._merged = 0
+        self.end = kept[-1].end if kept else 0

@@ -189,8 +189,8 @@ class Narrator:
         """The slot's last transitions, oldest first, as far as they are kept."""
         found: list[Access] = []
         page = slot // pool.page
-        for event, step in state.history.backwards():
-            if event.op not in TRANSITIONS or event.at == present or getattr(event, "pool", None) != pool.name:
+        for event, step in state.history.backwards(TRANSITIONS):
+            if event.at == present or getattr(event, "pool", None) != pool.name:
                 continue
             slots = getattr(event, "slots", None)
             if slots is None or not np.count_nonzero(slots // pool.page == page):

@@ -88,7 +88,10 @@ class Row:
         if self.seen != losses:
             self.sound, self.seen = 0, losses
         start = max(begin, self.sound)
-        if start < end:
+        if end - start == 1:  # a decode step's one new cell, without an array
+            if self.into.words[self.slots.item(start)] & CELL_KEY_MASK != self.keys.item(start):
+                return False
+        elif start < end:
             keys = self.keys[start:end]
             words = self.into.tenancy[self.slots[start:end]]
             if np.count_nonzero((words & CELL_KEY_MASK) != keys):

@@ -13,11 +13,11 @@ import pluggy
 
 from . import narrate
 from .errors import EventError
-from .events import EVENT_CLASSES, Event
+from .events import EVENT_CLASSES, NEVER_CITED, Event
 from .findings import Failure, Finding, PoolTotals
-from .history import named_slots
-from .rules import accesses, allocs, cache, frees, order, ownership, requests, rowcells
+from .rules import accesses, allocs, cache, frees, order, ownership, requests, rowcells, steps
 from .rules.nodeslots import held_by
+from .several import Captures, Owns, RowWrites, Several
 from .state import State
 
 hookimpl = pluggy.HookimplMarker("kvsan")
@@ -65,6 +65,13 @@ RULES: dict[str, Rule] = {
     "idle": requests.idle,
 }
 
+PLAIN: dict[type[Several], Callable[[State, Any, int], int]] = {
+    Owns: steps.owns,
+    RowWrites: steps.row_writes,
+    Captures: steps.captures,
+}
+"""For several events at once: the rules that take those of them that are plain."""
+
 CONCERNS: dict[str, frozenset[str]] = {
     "row cells and batches": frozenset({"row_write", "capture", "launch", "done"}),
     "data accesses": frozenset({"read", "write"}),
@@ -109,8 +116,37 @@ class Tracker:
             return
         state = self.state
         state.clocks.enter(event.agent, event.via, event.at)
-        state.history.append(event, named_slots(event))
+        if event.op not in NEVER_CITED:
+            state.history.append(event)
         state.events += 1
+        self._judge(rule, event)
+
+    def take_several(self, events: Several) -> None:
+        """Takes several events, just as if `take` had taken them one by one."""
+        if events.op not in self._rules:
+            return
+        state, count = self.state, len(events)
+        plain = PLAIN[type(events)]
+        state.history.append(events)
+        state.events += count
+        number = 0
+        while number < count and (rule := self._rules.get(events.op)) is not None:
+            state.clocks.enter(events.agent, events.via, events.at + number)
+            try:
+                stop = plain(state, events, number)
+            except Exception as error:
+                if self.strict:
+                    raise
+                self._give_up(events, error)
+                return
+            if stop < count:
+                if stop > number:
+                    state.clocks.enter(events.agent, events.via, events.at + stop)
+                self._judge(rule, events.one(stop))
+            number = stop + 1
+
+    def _judge(self, rule: Rule, event: Event) -> None:
+        state = self.state
         if self.strict:
             rule(state, event)
             return

@@ -86,7 +86,7 @@ def install(probes: Iterable[Probe], watch: Watch) -> list[Resolved]:
     for each in found:
         if not each.found or hasattr(_plain(each.original), MARK):
             continue
-        wrapper = _wrap(each.probe, _plain(each.original), watch)
+        wrapper = wrap(each.probe, _plain(each.original), watch)
         if isinstance(each.original, staticmethod):
             setattr(each.owner, each.name, staticmethod(wrapper))
             continue
@@ -127,7 +127,8 @@ def _replace_aliases(original: Any, wrapper: Any) -> None:
                 names[name] = wrapper
 
 
-def _wrap(probe: Probe, original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+def wrap(probe: Probe, original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    """A function that calls the original, and hands each call to the probe's reader."""
     read = probe.read
 
     @functools.wraps(original)

@@ -27,6 +27,7 @@ from .nodeslots import note
 from .ownership import name_slots, revive
 
 BUSY = HELD | PENDING | RESERVED
+FEW = 16
 ACROSS = GENERATION_MASK | LEASED | RESERVED
 """What of a free slot's word goes on in its next tenancy."""
 
@@ -50,17 +51,10 @@ def alloc(state: State, event: Alloc) -> None:
         _alloc_pages(state, event, pool, holder, flags)
         return
     slots = event.slots
-    if slots.size == 1:
-        slot = int(slots[0])
-        if 0 <= slot < pool.size:
-            word = pool.words[slot]
-            if not word & BUSY:
-                pool.words[slot] = ((word & GENERATION_MASK) + GENERATION_ONE & WORD_MASK) | (word & LEASED) | flags
-                pool.origins[slot] = state.origin_word(event)
-                _count_in(pool, holder, 1)
-                if pool.blamed:
-                    pool.blamed.pop(slot, None)
-                return
+    if slots.size <= FEW:
+        if _alloc_few(state, event, pool, slots.tolist(), flags):
+            _count_in(pool, holder, slots.size)
+            return
     else:
         index, fine = pool.locate(slots)
         if fine:
@@ -73,6 +67,25 @@ def alloc(state: State, event: Alloc) -> None:
                     state.verdicts.new_tenancy(pool, slots)
                 return
     _judge_alloc(state, event, pool, holder, flags)
+
+
+def _alloc_few(state: State, event: Alloc, pool: PoolShadow, slots: list[int], flags: int) -> bool:
+    """Begins a tenancy of each slot, if all of them are free and no two are one. A few are done faster one by one than
+    in arrays."""
+    words = pool.words
+    for slot in slots:
+        if not 0 <= slot < pool.size or words[slot] & BUSY:
+            return False
+    if len(slots) > 1 and len(set(slots)) < len(slots):
+        return False
+    origins, origin = pool.origins, state.origin_word(event)
+    for slot in slots:
+        word = words[slot]
+        words[slot] = ((word & GENERATION_MASK) + GENERATION_ONE & WORD_MASK) | (word & LEASED) | flags
+        origins[slot] = origin
+        if pool.blamed:
+            pool.blamed.pop(slot, None)
+    return True
 
 
 def _next_tenancy(words: Slots, flags: int) -> Slots:

@@ -33,6 +33,9 @@ def insert(state: State, event: CacheInsert) -> None:
     node.inserted.add(pool.number)
     node.inserted_at = event.at
     giver = state.owner(event.owner)
+    if giver is not None and pool.page == 1 and _holds_all(pool, event.slots, HELD | giver.bits):
+        move(state, pool, np.sort(event.slots), node.holder)
+        return
     slots = pool.existing(event.slots)
     words = pool.tenancy[slots]
     held = (words & HELD) != 0
@@ -62,15 +65,35 @@ def insert(state: State, event: CacheInsert) -> None:
     move(state, pool, with_rest(pool, joining) if joining.size else joining, node.holder)
 
 
+def _holds_all(pool: PoolShadow, slots: Slots, held: int) -> bool:
+    """The common case in few steps: are these distinct slots that all exist, and are all held like this, by no node but
+    that which `held` may name?"""
+    if not slots.size:
+        return False
+    index, fine = pool.locate(slots)
+    return fine and not np.count_nonzero((pool.tenancy[index] & (HELD | NODE | HOLDER_MASK)) != held)
+
+
 def attach(state: State, event: Attach) -> None:
     """`use_after_free` unless the node, or one split from it, holds the slots; the owner becomes a sharer."""
     pool = state.pool(event.pool)
     if not state.watched(pool):
         return
     pool.events += 1
+    node = state.nodes.find(event.node)
+    first = pool.words[int(event.slots[0])] if event.slots.size and 0 <= event.slots[0] < pool.size else 0
+    if (
+        node is not None
+        and _holds_all(pool, event.slots, HELD | NODE | (first & HOLDER_MASK))
+        and _stems_from(state, (first & HOLDER_MASK) >> HOLDER_SHIFT, node)
+    ):
+        if event.owner is not None:
+            holder = state.holders.get(event.owner)
+            used = holder.shares.get(pool.number)
+            add_shares(pool, holder, event.slots[~shares(holder, pool, event.slots)] if used else event.slots)
+        return
     slots = np.unique(pool.existing(event.slots))
     words = pool.tenancy[slots]
-    node = state.nodes.find(event.node)
     fine = np.zeros(slots.size, np.bool_)
     for number in np.unique((words & HOLDER_MASK) >> HOLDER_SHIFT).tolist():
         if node is not None and _stems_from(state, number, node):

@@ -59,8 +59,14 @@ def own(state: State, event: Own) -> None:
     pool.events += 1
     holder = state.holders.get(event.owner)
     revive(state, holder)
-    if event.slots.size == 1 and pool.kind != "row" and _own_one(pool, int(event.slots[0]), holder):
+    if event.slots.size == 1 and pool.kind != "row" and own_one(pool, int(event.slots[0]), holder):
         return
+    if pool.page == 1 and pool.kind != "row" and event.slots.size:
+        index, fine = pool.locate(event.slots)
+        if fine and not np.count_nonzero((pool.tenancy[index] & (HELD | HOLDER_MASK)) != HELD):
+            pool.tenancy[index] |= holder.bits
+            holder.count(pool.number, event.slots.size)
+            return
     slots = with_rest(pool, pool.existing(event.slots))
     words = pool.tenancy[slots]
     nobodys = np.unique(slots[((words & HELD) != 0) & ((words & HOLDER_MASK) == 0)])
@@ -69,7 +75,7 @@ def own(state: State, event: Own) -> None:
         _move_mappings(state, pool, nobodys, holder)
 
 
-def _own_one(pool: PoolShadow, slot: int, holder: Holder) -> bool:
+def own_one(pool: PoolShadow, slot: int, holder: Holder) -> bool:
     """The decode step in few steps: one slot that nobody has, or one more of a page that is the holder's already."""
     if not 0 <= slot < pool.size:
         return False

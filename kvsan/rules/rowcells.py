@@ -38,7 +38,7 @@ def row_write(state: State, event: RowWrite) -> None:
         violations.append(Violation("use_after_free", table, np.array([number], np.int64)))
     if state.watch_slots and word & HELD and not word & RESERVED:
         row = state.table(table).get(number)
-        if event.slots.size > 1 or not _append_cell(into, row, begin, int(event.slots[0]), word):
+        if event.slots.size > 1 or not append_cell(into, row, begin, int(event.slots[0]), word):
             violations += _map_cells(state, event, table, into, row)
     if event.extra is None or not event.extra.get("same"):
         violations += row_access(state, table, number, begin, end, writes=True)
@@ -48,7 +48,7 @@ def row_write(state: State, event: RowWrite) -> None:
         state.report(event, violations)
 
 
-def _append_cell(into: PoolShadow, row: Row, position: int, slot: int, word: int) -> bool:
+def append_cell(into: PoolShadow, row: Row, position: int, slot: int, word: int) -> bool:
     """The decode step in few steps: one cell more, of a row whose owner is known, with a slot that no row maps yet."""
     mapper = row.mapper
     if row.into is not into or position < row.length or mapper is None or not 0 <= slot < into.size:
@@ -84,7 +84,8 @@ def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShado
     end = begin + slots.size
     inside = slots if into.exist(slots) else np.where((slots >= 0) & (slots < into.size), slots, 0)
     words = into.tenancy[inside]
-    keys = cell_keys(words)
+    plain = inside is slots and not np.count_nonzero((words & HELD) == 0)  # the common case: all of them are held
+    keys = words & CELL_KEY_MASK if plain else cell_keys(words)
     if inside is not slots:
         keys = np.where((slots >= 0) & (slots < into.size), keys, DEAD)
     counts, mappers = into.cell_words()
@@ -110,7 +111,7 @@ def _map_cells(state: State, event: RowWrite, table: PoolShadow, into: PoolShado
     row.slots[begin:end] = slots
     row.keys[begin:end] = keys
     row.length = max(row.length, end)
-    held = inside[((keys & HELD) != 0) & (keys >= 0)]
+    held = slots if plain else inside[((keys & HELD) != 0) & (keys >= 0)]
     into.add_cells(held, 1)
     mappers[held] = me
     return violations + _orphans(table, into, overwritten, row, begin, min(end, row.length))
@@ -120,6 +121,8 @@ def _orphans(
     table: PoolShadow, into: PoolShadow, overwritten: Slots, row: Row, begin: int, end: int
 ) -> list[Violation]:
     """`orphan`: an overwritten cell was all that its slot was held through."""
+    if not overwritten.size:
+        return []
     counts, _ = into.cell_words()
     lost = overwritten[(counts[overwritten] <= 0) & ((into.tenancy[overwritten] & (HELD | NODE)) == HELD)]
     if not lost.size:
@@ -229,12 +232,13 @@ def launch(state: State, event: Launch) -> None:
         captures = [c for c in batch.captures if c.into is into]
         slots = np.concatenate([c.slots for c in captures])
         keys = np.concatenate([c.keys for c in captures])
-        slots, keys = slots[keys >= 0], keys[keys >= 0]
+        if np.count_nonzero(keys < 0):
+            slots, keys = slots[keys >= 0], keys[keys >= 0]
         if slots.size:
             into.events += 1
             lost = slots[(into.tenancy[slots] & CELL_KEY_MASK) != keys]
             found = [Violation("use_after_free", into, np.unique(lost))] if lost.size else []
-            found += slot_access(state, into, np.unique(slots), writes=False)
+            found += slot_access(state, into, slots, writes=False)  # shared ones more than once: to sort costs more
             for violation in found:
                 violation.owner = event.owner or _reader(captures, int(violation.slots[0]))
             violations += found

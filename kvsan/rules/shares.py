@@ -44,6 +44,8 @@ def end_shares(holder: Holder, pool: PoolShadow, slots: Slots | None = None) -> 
         gone = share.slots[ends]
         sharers[gone] -= 1
         pool.tenancy[gone[sharers[gone] <= 0]] &= ~SHARED
+        if slots is None:
+            continue
         stays = lasting & ~ends
         if stays.any():
             kept.append(Share(share.slots[stays], share.keys[stays]))

@@ -51,10 +51,14 @@ def _launch(watch: Watch, batch: Any) -> None:
     name, agent = batch_name(batch), watch.stream()
     verifies = batch.forward_mode.is_target_verify()
     drafts = int(batch.spec_info.draft_token_num) if verifies and watch.ahead else 0  # behind what each row has
-    for req, row, length in zip(batch.reqs, batch.req_pool_indices_cpu.tolist(), _lengths(batch), strict=False):
-        if watch.owner_of(req) not in watch.beaming:
-            owner, upto = str(req.rid), int(length) + drafts
-            watch.san.capture(ROWS, batch=name, row=int(row), upto=upto, owner=owner, agent=agent)
+    told = [
+        (int(row), int(length) + drafts, str(req.rid))
+        for req, row, length in zip(batch.reqs, batch.req_pool_indices_cpu.tolist(), _lengths(batch), strict=False)
+        if watch.owner_of(req) not in watch.beaming
+    ]
+    if told:
+        captured, uptos, owners = zip(*told, strict=True)
+        watch.san.capture_each(ROWS, batch=name, rows=captured, uptos=uptos, owners=owners, agent=agent)
     watch.san.launch(batch=name, agent=agent)
     if batch.forward_mode.is_extend() and not verifies:
         # after the captures, which say more about a row that lacks something

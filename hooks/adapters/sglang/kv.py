@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .watch import KV, NONE, Slots, Watch
+from .watch import KV, NONE, Slots, Watch, counts
 
 Reading = Generator[None, Any, None]
 
@@ -81,13 +81,14 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
             again, lost = difference(allocator, lists, pages, watch.page)
     told = slots[~np.isin(slots // watch.page, lost // watch.page)] if lost.size and not evicting else slots
     nodes = watch.nodes_at(lost) if lost.size and evicting else NONE
-    names = {number: watch.nodes[number] or "?" for number in np.unique(nodes).tolist()}
+    names = {number: watch.nodes[number] or "?" for number, _ in counts(nodes)}
     if evicting:
         evict(watch, told)
     elif told.size:
         _end_shares_in(watch, told, owner)
         watch.san.free(KV, told, owner=owner, group=watch.group)
     if watch.group is not None:
+        watch.pending = True
         watch.group_slots.append(told)
         watch.group_owner.append(None if evicting else owner)
     for number, name in names.items():
@@ -103,11 +104,11 @@ def _end_shares_in(watch: Watch, slots: Slots, owner: str | None) -> None:
     if owner is None or not numbers.any():
         return
     held = slots[numbers != 0]
-    mine = held[np.isin(held, np.concatenate(watch.shared.get(owner) or [NONE]))]
+    mine = held[watch.among(held, np.concatenate(watch.shared.get(owner) or [NONE]))]
     if mine.size:
         watch.san.free(KV, mine, owner=owner)
-    for number, count in zip(*np.unique(numbers[numbers != 0], return_counts=True), strict=True):
-        watch.node_slots[watch.nodes[number]] -= int(count)
+    for number, count in counts(numbers[numbers != 0]):
+        watch.node_slots[watch.nodes[number]] -= count
     watch.hold(held, 0)
 
 
@@ -122,11 +123,11 @@ def evict(watch: Watch, slots: Slots) -> None:
 def leave(watch: Watch, numbers: Slots) -> None:
     """Nodes of these numbers (0: none) have one slot less for each time they stand here; who holds nothing more and is
     not locked goes."""
-    for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+    for number, count in counts(numbers):
         name = watch.nodes[number]
         if not name:
             continue
-        left = watch.node_slots[name] = watch.node_slots.get(name, 0) - int(count)
+        left = watch.node_slots[name] = watch.node_slots.get(name, 0) - count
         if left <= 0 and not watch.node_locks.get(name):
             watch.san.evict(node=name)
             watch.forget_node(name)
@@ -138,6 +139,7 @@ def free_group_begin(watch: Watch, allocator: Any) -> Reading:
     if allocator is watch.kv and watch.slots and watch.group is None:
         watch.groups += 1
         watch.group = f"group {watch.groups}"
+        watch.pending = False
         watch.group_slots, watch.group_owner = [], []
 
 
@@ -154,7 +156,8 @@ def free_group_end(watch: Watch, allocator: Any) -> Reading:
     finally:
         watch.freeing -= 1
     group, watch.group = watch.group, None
-    watch.san.flush(group=group)
+    if watch.pending:
+        watch.san.flush(group=group)
     pending = np.concatenate(watch.group_slots) if watch.group_slots else NONE
     pages = np.unique(pending // watch.page) if watch.page > 1 else pending
     if allocator.available_size() - before != pages.size * watch.page:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -113,19 +113,34 @@ def write(watch: Watch, pool: Any, indices: Any, values: Any) -> Reading:
     if isinstance(where, slice):
         _run(watch, pool, int(row), where.start or 0, where.stop, values, agent)
     elif watch.slots:
-        new = watch.ids(values)
-        there = table(pool, indices)
-        cells = zip(watch.ids(row).tolist(), watch.ids(where).tolist(), new.tolist(), there.tolist(), strict=True)
-        for number, position, slot, found in cells:
-            watch.san.own(KV, slot, owner=watch.owner_of_row.get(number))
-            if slot == found:
-                tell_write(watch, number, position, slot, agent)
+        rows, slots = numbers(row), numbers(values)
+        there = numbers(pool.req_to_token[indices])
+        watch.san.own_each(KV, slots, owners=[watch.owner_of_row.get(number) for number in rows])
+        _tell_cells(watch, zip(rows, numbers(where), slots, there, strict=True), agent)
     else:
         doing = watch.current("decode")
         if doing is not None and doing.batch.seq_lens_cpu is not None:
             rows, lengths = doing.batch.req_pool_indices_cpu.tolist(), doing.batch.seq_lens_cpu.tolist()
-            for number, position in zip(rows, lengths, strict=True):
-                tell_write(watch, number, position, 0, agent)
+            nothing = [0] * len(rows)
+            _tell_cells(watch, zip(rows, lengths, nothing, nothing, strict=True), agent)
+
+
+def _tell_cells(watch: Watch, cells: Iterable[tuple[int, int, int, int]], agent: str) -> None:
+    """Cells of one row each: row, position, the slot that was to be written, and the one that is there."""
+    told = [
+        (row, position, slot, owner)
+        for row, position, slot, found in cells
+        if slot == found and (owner := watch.owner_of_row.get(row)) not in watch.beaming
+    ]
+    if told:
+        rows, positions, slots, owners = zip(*told, strict=True)
+        watch.san.row_write_each(ROWS, rows=rows, positions=positions, into=KV, slots=slots, owners=owners, agent=agent)
+
+
+def numbers(tensor: Any) -> list[int]:
+    """What a tensor on the CPU holds, as integers: for a few, an array would cost more."""
+    found: list[int] = tensor.reshape(-1).tolist()
+    return found
 
 
 def _run(watch: Watch, pool: Any, row: int, begin: int, end: int, values: Any, agent: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .rows import tell_record
-from .watch import KV, Doing, Slots, Watch
+from .watch import KV, Doing, Slots, Watch, counts
 
 Reading = Generator[None, Any, None]
 
@@ -44,19 +44,18 @@ def path_device_indices(watch: Watch, tree: Any, node: Any) -> Reading:
     doing.values = None
     if slots.size > brought.size:
         return
-    known = shared(watch, doing.owner)
-    new = (slots == brought[: slots.size]) & ~np.isin(slots, known)
-    mine = slots[new]
+    unshared = ~watch.among(slots, shared(watch, doing.owner))
+    mine = slots[(slots == brought[: slots.size]) & unshared]
     name = node_name(node)
     if mine.size:
         number = watch.node_number(name)
-        for old, count in zip(*np.unique(watch.nodes_at(mine), return_counts=True), strict=True):
+        for old, count in counts(watch.nodes_at(mine)):
             if watch.nodes[old]:
-                watch.node_slots[watch.nodes[old]] -= int(count)
+                watch.node_slots[watch.nodes[old]] -= count
         watch.hold(mine, number)
         watch.node_slots[name] = watch.node_slots.get(name, 0) + mine.size
         watch.san.insert(KV, mine, node=name, owner=doing.owner, ns=doing.domain)
-    attach(watch, slots[~np.isin(slots, known)], doing.owner, name)
+    attach(watch, slots[unshared], doing.owner, name)
 
 
 def prefix_device_indices(watch: Watch, tree: Any, req: Any) -> Reading:
@@ -81,8 +80,9 @@ def attach(watch: Watch, slots: Slots, owner: str, name: str) -> None:
     if not slots.size:
         return
     numbers = watch.nodes_at(slots)
-    for number in np.unique(numbers).tolist():
-        watch.san.attach(KV, slots[numbers == number], node=watch.nodes[number] or name, owner=owner)
+    for number, count in counts(numbers):
+        some = slots[numbers == number] if count < slots.size else slots
+        watch.san.attach(KV, some, node=watch.nodes[number] or name, owner=owner)
     watch.shared.setdefault(owner, []).append(slots)
 
 

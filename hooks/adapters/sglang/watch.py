@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +37,33 @@ class Doing:
     prefix: dict[int, int] = field(default_factory=dict)
     values: Slots | None = None
     domain: str | None = None
+
+
+class Within:
+    """A context in which something is done; a generator for it would cost three times as much in every call."""
+
+    __slots__ = ("_doing", "_stack")
+
+    def __init__(self, stack: list[Doing], doing: Doing) -> None:
+        self._stack, self._doing = stack, doing
+
+    def __enter__(self) -> Doing:
+        self._stack.append(self._doing)
+        return self._doing
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.pop()
+
+
+def counts(numbers: Slots) -> list[tuple[int, int]]:
+    """The numbers and how often each occurs, ascending; mostly all are one."""
+    if not numbers.size:
+        return []
+    first = int(numbers[0])
+    if not np.count_nonzero(numbers != first):
+        return [(first, numbers.size)]
+    found, often = np.unique(numbers, return_counts=True)
+    return list(zip(found.tolist(), often.tolist(), strict=True))
 
 
 class Watch:
@@ -98,6 +123,9 @@ class Watch:
         self.group_slots: list[Slots] = []
         self.group_owner: list[str | None] = []
         self.groups = 0
+        self.pending = False
+        """Whether something was freed in the group, in any pool; mostly nothing is: one is open around every batch's
+        results."""
         self.events_at_step = -1
         self.events_at_idle = -1
         self.claimed: dict[str, tuple[int, ...]] = {}
@@ -105,6 +133,8 @@ class Watch:
         self.launched = True
         self.found: list[Resolved] = []
         self._told: set[str] = set()
+        self._marks: Slots = NONE
+        self._mark = 0
 
     # -- telling
 
@@ -137,14 +167,9 @@ class Watch:
 
     # -- what is being done
 
-    @contextmanager
-    def within(self, doing: Doing) -> Iterator[Doing]:
+    def within(self, doing: Doing) -> Within:
         """For the duration, this is what the engine does."""
-        self.doing.append(doing)
-        try:
-            yield doing
-        finally:
-            self.doing.pop()
+        return Within(self.doing, doing)
 
     def current(self, *what: str) -> Doing | None:
         """The innermost of these that the engine is doing."""
@@ -222,14 +247,32 @@ class Watch:
 
     def nodes_at(self, slots: Slots) -> Slots:
         """The numbers of the nodes that hold these slots; 0 for none, and for ids that no slot has."""
-        if slots.size and int(slots.min()) >= 0 and int(slots.max()) < self.node_of.size:
+        if self._all_inside(slots):
             return self.node_of[slots]
         inside = (slots >= 0) & (slots < self.node_of.size)
         return np.where(inside, self.node_of[np.where(inside, slots, 0)], 0)
 
     def hold(self, slots: Slots, number: int) -> None:
         """From here on the node of that number (0: none) holds these slots."""
-        self.node_of[slots[(slots >= 0) & (slots < self.node_of.size)]] = number
+        inside = slots if self._all_inside(slots) else slots[(slots >= 0) & (slots < self.node_of.size)]
+        self.node_of[inside] = number
+
+    def _all_inside(self, slots: Slots) -> bool:
+        """Are these ids of token slots? Negative ones are huge as unsigned ones."""
+        return bool(slots.size) and int(np.maximum.reduce(slots.view(np.uint64))) < self.node_of.size
+
+    def among(self, slots: Slots, these: Slots) -> npt.NDArray[np.bool_]:
+        """Which of `slots` are in `these`: `np.isin`, whose own searches cost more than to mark a few hundred slots."""
+        if not these.size:
+            return np.zeros(slots.size, np.bool_)
+        if not (self._all_inside(slots) and self._all_inside(these)):
+            return np.isin(slots, these)
+        if self._marks.size != self.node_of.size:
+            self._marks, self._mark = np.zeros(self.node_of.size, np.int64), 0
+        self._mark += 1
+        self._marks[these] = self._mark
+        found: npt.NDArray[np.bool_] = self._marks[slots] == self._mark
+        return found
 
     def node_number(self, name: str) -> int:
         """The number of a node in `nodes`; numbers of nodes that are gone are given out again."""

@@ -209,6 +209,7 @@ def _give_back(watch: Watch, window: Window, slots: Slots) -> Reading:
         told = slots[its] if evicting else slots[its & ~stays]  # what a request lost, it still holds
         if told.size:
             watch.san.free(WINDOW, told, owner=giver, group=watch.group if grouped else None)
+            watch.pending = watch.pending or grouped
         if grouped:
             window.pending.append((slots[its], giver))
         elif evicting:

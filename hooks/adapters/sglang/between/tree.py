@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-import numpy as np
-
 from .. import tree as present
 from ..rows import tell_record
 from ..watch import KV, Doing, Slots, Watch
@@ -73,7 +71,7 @@ def consider(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> R
 
 def _attach_new(watch: Watch, slots: Slots, owner: str, name: str) -> None:
     """The owner uses these slots of the tree; those that it uses already are not told again."""
-    present.attach(watch, slots[~np.isin(slots, present.shared(watch, owner))], owner, name)
+    present.attach(watch, slots[~watch.among(slots, present.shared(watch, owner))], owner, name)
 
 
 def inc_lock_ref(watch: Watch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:
