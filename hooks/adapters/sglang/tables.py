@@ -52,7 +52,7 @@ TABLES = (
     Table("0.5.16", between.SINCE_0_5_16, OwnRecordsWatch, run=("0.5.16",)),
     Table("0.5.17", between.SINCE_0_5_17, OwnRecordsWatch, run=("0.5.18",), compared=("0.5.17",)),
     Table("0.5.19", between.SINCE_0_5_19, Watch, run=("0.5.19",)),
-    Table("0.5.20", between.SINCE_0_5_20, Watch, compared=("0.5.20",)),
+    Table("0.5.20", between.SINCE_0_5_20, Watch, run=("0.5.20",)),
     Table("0.5.21", between.SINCE_0_5_21, Watch, run=("0.5.21",)),
     Table("0.5.22", SINCE_0_5_22, Watch, run=("0.5.22",)),
     Table("0.5.23", table.PROBES, Watch, run=("0.5.23",)),

@@ -23,7 +23,7 @@ def test_rows_alone(model: Path, tmp_path: Path) -> None:
     """As on a device, where slots are not read: nothing is wrong with rows, and the report says how many were seen."""
     with serving(model, tmp_path, "--max-total-tokens", "2048", options=("--level", "rows"), **BARRIER) as served:
         assert load.run(served.port, 24) == (24, [])
-    assert (served.findings, served.report["failures"], served.status) == ([], [], 0)
+    assert (served.findings, served.report["failures"]) == ([], [])
     assert served.report["events"] > 1000
 
 
