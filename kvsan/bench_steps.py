@@ -4,8 +4,8 @@
 matched prefix of 256, at each level: microseconds of kvsan (owners and stacks of up to 12 frames included), the same
 for each request, and turns of an empty Python loop in that time, by which runs on machines of different speed compare.
 The adapter's readers, the sanitizer and the tracker are the real ones; the scheduler is the stand-in of
-`kvsan.bench_engine`, whose own time is taken away. It is the thread's CPU time, because machines are shared; each figure
-is the median of many steps, levels and stand-in taken in turn.
+`kvsan.bench_engine`, whose own time is taken away. It is the thread's CPU time, because machines are shared; each
+figure is the median of many steps, levels and stand-in taken in turn.
 """
 
 from __future__ import annotations
