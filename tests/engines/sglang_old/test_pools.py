@@ -380,12 +380,14 @@ def test_the_barrier_orders_reads_before_what_follows(on: bool, watch: OlderWatc
     watch.scheduler.schedule_stream = watch.scheduler.default_stream
     watch.scheduler.forward_stream = torch.cpu.Stream()
     watch.name_streams()
-    a = request("A", list(range(32)))
+    other, a, b = (request(name, list(range(at, at + 32))) for name, at in (("other", 300), ("A", 0), ("B", 600)))
+    extend(watch, other)
     extend(watch, a)
     with in_flight(watch, a):
+        watch.rows.free(a)
         Scheduler._apply_war_barrier(watch.scheduler)
-        row = watch.rows.req_to_token[a.req_pool_idx, :16]
-        watch.rows.write((a.req_pool_idx, slice(0, 16)), row.flip(0))
+        extend(watch, b)
+        assert watch.owner_of_row[int(b.req_pool_idx)] == "B"
     assert kinds(watch) == ([] if on else ["race"])
 
 
