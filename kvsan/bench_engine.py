@@ -85,7 +85,7 @@ class Request:
 
     def finished(self) -> bool:
         """Is it over?"""
-        return True
+        return self.finished_reason is not None
 
 
 class Mode:
@@ -93,6 +93,10 @@ class Mode:
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def is_target_verify(self) -> bool:
+        """It judges no drafts."""
+        return False
 
     def is_extend(self) -> bool:
         """Is it a prefill?"""
@@ -266,14 +270,14 @@ class Scheduler:
         self._add_request_to_queue(prompt)
         self.extend(prompt, 0, PREFIX)
         self.tree.checkpoint_into_tree(prompt)
-        self.release_kv_cache(prompt, self.tree)
+        self._end(prompt)
         self.restart()
 
     def restart(self) -> None:
         """The requests that decode end, and others begin."""
         self.finish()
         for req in self.running:
-            self.release_kv_cache(req, self.tree)
+            self._end(req)
         self.running = []
         for _ in range(self.count):
             self.requests += 1
@@ -308,8 +312,12 @@ class Scheduler:
         self.tree.inc_lock_ref(1)
         self.extend(req, PREFIX, PREFIX + CHUNK)
         self.tree.checkpoint_into_tree(req)
-        self.release_kv_cache(req, self.tree)
+        self._end(req)
         self.tree.evict()
+
+    def _end(self, req: Request) -> None:
+        req.finished_reason = "length"
+        self.release_kv_cache(req, self.tree)
 
     # -- SGLang's
 
