@@ -37,6 +37,7 @@ def start(options: Options, sink: Sink) -> Sanitizer:
     from .sanitizer import Sanitizer
 
     sanitizer = Sanitizer(options, sink)
+    sanitizer.load_plugins()
     _stop = begin(sanitizer, sink)
     _active = sanitizer
     return sanitizer

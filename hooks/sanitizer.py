@@ -8,7 +8,8 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 import pluggy
@@ -24,7 +25,7 @@ from kvsan.sinks import Collector, Sink
 from kvsan.tracker import Tracker
 
 from .operations import Operations
-from .specification import PROJECT, Specification
+from .specification import PLUGINS, PROJECT, Specification
 
 _OWN_FOLDERS = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
@@ -33,6 +34,12 @@ _OWN_FOLDERS = tuple(
 _ENGINE_FOLDERS = tuple(
     os.path.join(os.path.dirname(folder.rstrip(os.sep)), "reference_engine") + os.sep for folder in _OWN_FOLDERS
 ) + tuple(os.path.join(folder, "reference_engine") + os.sep for folder in _OWN_FOLDERS)
+
+
+@cache
+def _installed_plugins() -> EntryPoints:
+    """Looked up once: `pytest --kvsan` makes a sanitizer for every test."""
+    return entry_points(group=PLUGINS)
 
 
 def is_own(file: str) -> bool:
@@ -85,6 +92,17 @@ class Sanitizer(Operations):
         """Registers a detector, recorder or reporter (see `kvsan.hooks.specification`)."""
         self.manager.register(plugin, name)
         self._refresh()
+
+    def load_plugins(self) -> None:
+        """Registers what installed packages name in the entry point group `kvsan.plugins`: a module, an object, or a
+        class that is called without arguments. One that does not load is told, and left out."""
+        for point in _installed_plugins():
+            try:
+                plugin = point.load()
+                self.add_plugin(plugin() if isinstance(plugin, type) else plugin, point.name)
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                self._tell_failure(Failure(f"plugin {point.name} ({point.value})", what, "this plugin is left out"))
 
     def _refresh(self) -> None:
         """Works out what each event calls. Event hooks give no results, so plain implementations are called directly,

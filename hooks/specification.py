@@ -6,7 +6,8 @@ The hooks are made from the event classes, so that the two cannot drift apart: `
 set; an implementation must neither block nor keep references to engine memory.
 
 The tracker, the trace recorder and any third-party detector are plugins of the same manager. A package adds one through
-the entry point group `kvsan.plugins`.
+the entry point group `kvsan.plugins`, which is loaded in every process that `kvsan run` enters, where `KVSAN=1`
+switches kvsan on, and by `pytest --kvsan`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from kvsan.events import EVENT_CLASSES, Event
 from kvsan.findings import Failure, Finding
 
 PROJECT = "kvsan"
+PLUGINS = "kvsan.plugins"
+"""The entry point group of plugins."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -110,6 +110,7 @@ class Scopes:
     ) -> list[pytest.TestReport]:
         with scope(self.options) as sanitizer:
             item.stash[SANITIZER] = sanitizer
+            sanitizer.load_plugins()
             reports = runtestprotocol(item, log=False, nextitem=nextitem)
             del item.stash[SANITIZER]
             try:
