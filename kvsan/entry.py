@@ -15,7 +15,6 @@ from kvsan import announce, arrival, inherit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not from typing, which would be loaded for this alone
-    from types import FrameType
     from typing import Any
 
     from kvsan.spool import SpoolWriter
@@ -107,6 +106,8 @@ def _finish_at_exit() -> None:
     """Sees to it that `finish` runs at a normal exit, at os._exit (as multiprocessing ends) and at SIGTERM."""
     import atexit
 
+    from kvsan import sigterm
+
     atexit.register(finish)
     leave = os._exit
 
@@ -116,27 +117,7 @@ def _finish_at_exit() -> None:
 
     _exit.__doc__ = leave.__doc__
     os._exit = _exit
-    _finish_at_sigterm()
-
-
-def _finish_at_sigterm() -> None:
-    """Only where SIGTERM would end the process at once, and only from the main thread, which alone may say so.
-
-    A handler that the program sets replaces this one, or finds it as the one before; and the signal ends the process
-    as it would have.
-    """
-    import signal
-    import threading
-
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        _finish_in_time()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGTERM, end)
+    sigterm.at_sigterm(_finish_in_time)
 
 
 def _finish_in_time() -> None:
@@ -160,6 +141,9 @@ def _after_fork_in_child() -> None:
     _lock = _thread.RLock()
     _finished = False
     if _writer is not None:
+        from kvsan import sigterm
+
+        sigterm.after_fork()
         _events_at_fork = getattr(_sanitizer, "events", -2)
     if _spool is not None:
         try:

@@ -157,6 +157,80 @@ def test_sigterm_ends_an_entered_process_as_it_would_have(tmp_path: Path) -> Non
     assert got.report["totals"]
 
 
+def test_sigterm_ends_a_process_that_stands_in_a_call_of_c(tmp_path: Path) -> None:
+    """A handler in Python would wait for the call, which no signal interrupts."""
+    got = wrapped_program(
+        tmp_path,
+        """
+        import ctypes, multiprocessing, time
+        def child(ready):
+            import fake
+            fake.find("child")
+            ready.set()
+            mutex = ctypes.create_string_buffer(128)
+            ctypes.CDLL(None).pthread_mutex_lock(mutex)
+            ctypes.CDLL(None).pthread_mutex_lock(mutex)
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("spawn")
+            ready = context.Event()
+            one = context.Process(target=child, args=(ready,))
+            one.start()
+            ready.wait(30)
+            time.sleep(0.2)
+            one.terminate()
+            one.join(20)
+            print(one.exitcode)
+            one.kill()
+        """,
+    )
+    assert (got.status, got.out, got.tokens) == (88, "-15\n", {"child"})
+    assert got.report["totals"]
+
+
+def test_sigterm_ends_a_forked_child_and_not_its_parent(tmp_path: Path) -> None:
+    got = wrapped_program(
+        tmp_path,
+        """
+        import fake, signal, time
+        fake.find("parent")
+        child = os.fork()
+        if not child:
+            while True:
+                time.sleep(0.05)
+        time.sleep(0.3)
+        os.kill(child, signal.SIGTERM)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        time.sleep(0.5)
+        print("alive")
+        """,
+    )
+    assert (got.status, got.out) == (88, "-15\nalive\n")
+
+
+def test_a_byte_that_a_child_writes_ends_nobody(tmp_path: Path) -> None:
+    """Between a fork and what runs after it, a child has its parent's wakeup descriptor."""
+    got = wrapped_program(
+        tmp_path,
+        """
+        import fake, signal, time
+        fake.find("parent")
+        descriptor = signal.set_wakeup_fd(-1)
+        assert descriptor > 2
+        child = os.fork()
+        if not child:
+            os.write(descriptor, bytes([signal.SIGTERM]))
+            os._exit(0)
+        os.waitpid(child, 0)
+        time.sleep(0.5)
+        print("alive", flush=True)
+        os.write(descriptor, bytes([signal.SIGTERM]))
+        time.sleep(20)
+        """,
+    )
+    assert (got.status, got.out) == (88, "alive\n")
+    assert "was ended by SIGTERM" in got.notes
+
+
 def test_the_programs_own_sigterm_handler_is_never_replaced(tmp_path: Path) -> None:
     got = wrapped_program(
         tmp_path,
