@@ -79,7 +79,8 @@ def read_to_the_end(terminal: int) -> str:
     return b"".join(parts).decode()
 
 
-WAITS = "import fake, time\n{before}\nprint('ready', os.getpid(), flush=True)\ntime.sleep(60)"
+WAITS = "import fake, time\n{before}\nprint('ready', os.getpid(), flush=True)\nwhile True:\n    time.sleep(0.05)"
+"""A program of Python's own: what comes just before a sleep waits for its end, SIGINT's handler too."""
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
