@@ -8,15 +8,24 @@ from pathlib import Path
 
 from . import loads
 from .bugs import HAS_MIXED_CHUNK_LEAK, HAS_ROW_RACE
-from .server import frames, serving, wait_for
+from .server import Served, frames, serving, wait_for
+
+LOADS = 8
+"""Whether a load meets the fault is a matter of time; nearly every one does."""
+
+
+def dies(served: Served) -> bool:
+    """Loads the server; once it is idle after the fault, be it before the last request is sent, it finds more free
+    slots than there are, and dies."""
+    with suppress(OSError):
+        loads.sound(served.port)
+    return wait_for(lambda: "memory leak detected" in served.log, 3)
 
 
 def test_retraction(model: Path, tmp_path: Path) -> None:
     with serving(model, tmp_path, *loads.ARGUMENTS, SGLANG_TEST_RETRACT="1") as served:
-        if HAS_MIXED_CHUNK_LEAK:  # once it is idle the server finds more free slots than there are, and dies
-            with suppress(OSError):
-                loads.sound(served.port)
-            assert wait_for(lambda: "memory leak detected" in served.log, 20)
+        if HAS_MIXED_CHUNK_LEAK:
+            assert any(dies(served) for _ in range(LOADS))
         else:
             assert loads.sound(served.port) == (18, [])
         served.stop()
