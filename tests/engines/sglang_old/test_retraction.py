@@ -13,6 +13,9 @@ from .server import Served, frames, serving, wait_for
 LOADS = 8
 """Whether a load meets the fault is a matter of time; nearly every one does."""
 
+GIVEN_BACK_AGAIN = {"double_free", "free_not_owner"}
+"""The latter where another request has got the slot in between."""
+
 
 def dies(served: Served) -> bool:
     """Loads the server; once it is idle after the fault, be it before the last request is sent, it finds more free
@@ -32,10 +35,10 @@ def test_retraction(model: Path, tmp_path: Path) -> None:
     assert "etract" in served.log
     assert served.report["failures"] == []
     rest = [each for each in served.findings if "cache_unfinished_req" not in frames(each["present"])]
-    twice = [each for each in rest if each["kind"] == "double_free"]
-    assert {each["kind"] for each in rest} <= {"double_free"} | ({"race"} if HAS_ROW_RACE else set())
-    assert bool(twice) is HAS_MIXED_CHUNK_LEAK
-    for each in twice:
+    again = [each for each in rest if each["kind"] in GIVEN_BACK_AGAIN]
+    assert {each["kind"] for each in rest} <= GIVEN_BACK_AGAIN | ({"race"} if HAS_ROW_RACE else set())
+    assert bool(again) is HAS_MIXED_CHUNK_LEAK
+    for each in again:
         assert each["pool"] == "kv"
         assert frames(each["present"])[0] == "process_batch_result_prefill"
-        assert "retract_decode" in frames(each["earlier"])
+        assert each["kind"] != "double_free" or "retract_decode" in frames(each["earlier"])
