@@ -51,19 +51,23 @@ def at_sigterm(finish: Callable[[], None]) -> None:
 def after_fork() -> None:
     """In a forked child there is no such thread, and Python's own handler has to do."""
     global _wakeup
-    if _wakeup < 0:
-        return
+    if _wakeup >= 0:
+        _is_free()
+        _wakeup = -1
+
+
+def _is_free() -> bool:
+    """Whether the wakeup descriptor is nobody else's, such as an event loop's; then there is none from here on."""
     present = signal.set_wakeup_fd(-1)
-    if present not in (-1, _wakeup):  # somebody else's, an event loop's
-        signal.set_wakeup_fd(present, warn_on_full_buffer=False)
-    _wakeup = -1
+    if present in (-1, _wakeup):
+        return True
+    signal.set_wakeup_fd(present, warn_on_full_buffer=False)
+    return False
 
 
 def _watch(handler: Callable[[int, FrameType | None], None], end: Callable[[], None]) -> None:
     global _wakeup
-    present = signal.set_wakeup_fd(-1)
-    if present != -1:  # an event loop's
-        signal.set_wakeup_fd(present, warn_on_full_buffer=False)
+    if not _is_free():
         return
     ear, mouth = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     ear.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

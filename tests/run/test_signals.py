@@ -133,51 +133,28 @@ def test_a_command_killed_by_somebody_else_gives_128_and_the_signal(tmp_path: Pa
     assert "was ended by SIGKILL." in got.notes
 
 
-def test_sigterm_ends_an_entered_process_as_it_would_have(tmp_path: Path) -> None:
-    got = wrapped_program(
-        tmp_path,
-        """
-        import multiprocessing, time
-        def child(ready):
-            import fake
-            fake.find("child")
-            ready.set()
-            time.sleep(60)
-        if __name__ == "__main__":
-            context = multiprocessing.get_context("spawn")
-            ready = context.Event()
-            one = context.Process(target=child, args=(ready,))
-            one.start()
-            ready.wait(30)
-            one.terminate()
-            one.join()
-            print(one.exitcode)
-        """,
-    )
-    assert (got.status, got.out, got.tokens) == (88, "-15\n", {"child"})
-    assert got.report["totals"]
+LOCK = "mutex = ctypes.create_string_buffer(128); lock = ctypes.CDLL(None).pthread_mutex_lock; lock(mutex); lock(mutex)"
+"""A call of C that no signal interrupts: a handler in Python would wait for it."""
 
 
-def test_sigterm_ends_a_process_that_stands_in_a_call_of_c(tmp_path: Path) -> None:
-    """A handler in Python would wait for the call, which no signal interrupts."""
+@pytest.mark.parametrize(("stands", "after"), [("time.sleep(60)", 0), (LOCK, 0.2)], ids=["asleep", "in a call of C"])
+def test_sigterm_ends_an_entered_process_as_it_would_have(stands: str, after: float, tmp_path: Path) -> None:
     got = wrapped_program(
         tmp_path,
-        """
+        f"""
         import ctypes, multiprocessing, time
         def child(ready):
             import fake
             fake.find("child")
             ready.set()
-            mutex = ctypes.create_string_buffer(128)
-            ctypes.CDLL(None).pthread_mutex_lock(mutex)
-            ctypes.CDLL(None).pthread_mutex_lock(mutex)
+            {stands}
         if __name__ == "__main__":
             context = multiprocessing.get_context("spawn")
             ready = context.Event()
             one = context.Process(target=child, args=(ready,))
             one.start()
             ready.wait(30)
-            time.sleep(0.2)
+            time.sleep({after})
             one.terminate()
             one.join(20)
             print(one.exitcode)

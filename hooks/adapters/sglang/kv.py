@@ -104,7 +104,7 @@ def _end_shares_in(watch: Watch, slots: Slots, owner: str | None) -> None:
     if owner is None or not numbers.any():
         return
     held = slots[numbers != 0]
-    mine = held[watch.among(held, np.concatenate(watch.shared.get(owner) or [NONE]))]
+    mine = held[watch.among(held, watch.used_by(owner))]
     if mine.size:
         watch.san.free(KV, mine, owner=owner)
     for number, count in counts(numbers[numbers != 0]):

@@ -17,13 +17,9 @@ def alloc(watch: Watch, pool: Any, reqs: Any) -> Reading:
     if pool is not watch.rows or watch.rowing:
         yield
         return
-    has_row = [watch.record(req).holds_kv for req in reqs]
-    reusing = [
-        (watch.owner_of(req), int(watch.record(req).req_pool_idx))
-        for req, has in zip(reqs, has_row, strict=True)
-        if has
-    ]
-    fresh = [req for req, has in zip(reqs, has_row, strict=True) if not has]
+    records = [(req, watch.record(req)) for req in reqs]
+    reusing = [(watch.owner_of(req), int(record.req_pool_idx)) for req, record in records if record.holds_kv]
+    fresh = [req for req, record in records if not record.holds_kv]
     watch.rowing += 1
     try:
         result = yield

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-import numpy as np
-
 from .rows import tell_record
 from .watch import KV, Doing, Slots, Watch, counts
 
@@ -44,7 +42,7 @@ def path_device_indices(watch: Watch, tree: Any, node: Any) -> Reading:
     doing.values = None
     if slots.size > brought.size:
         return
-    unshared = ~watch.among(slots, shared(watch, doing.owner))
+    unshared = ~watch.among(slots, watch.used_by(doing.owner))
     mine = slots[(slots == brought[: slots.size]) & unshared]
     name = node_name(node)
     if mine.size:
@@ -69,12 +67,6 @@ def prefix_device_indices(watch: Watch, tree: Any, req: Any) -> Reading:
         attach(watch, slots, owner, name)
 
 
-def shared(watch: Watch, owner: str) -> Slots:
-    """The tree's slots that the owner uses."""
-    parts = watch.shared.get(owner, [])
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-
 def attach(watch: Watch, slots: Slots, owner: str, name: str) -> None:
     """The owner uses these slots of the tree; of those that no node is known to hold, the node of that name does."""
     if not slots.size:
@@ -84,6 +76,11 @@ def attach(watch: Watch, slots: Slots, owner: str, name: str) -> None:
         some = slots[numbers == number] if count < slots.size else slots
         watch.san.attach(KV, some, node=watch.nodes[number] or name, owner=owner)
     watch.shared.setdefault(owner, []).append(slots)
+
+
+def attach_new(watch: Watch, slots: Slots, owner: str, name: str) -> None:
+    """As `attach`, but those that the owner uses already are not told again."""
+    attach(watch, slots[~watch.among(slots, watch.used_by(owner))], owner, name)
 
 
 def domain(req: Any) -> str | None:

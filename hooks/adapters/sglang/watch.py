@@ -261,6 +261,10 @@ class Watch:
         """Are these ids of token slots? Negative ones are huge as unsigned ones."""
         return bool(slots.size) and int(np.maximum.reduce(slots.view(np.uint64))) < self.node_of.size
 
+    def used_by(self, owner: str) -> Slots:
+        """The slots of the tree that the owner uses."""
+        return np.concatenate(self.shared.get(owner) or [NONE])
+
     def among(self, slots: Slots, these: Slots) -> npt.NDArray[np.bool_]:
         """Which of `slots` are in `these`: `np.isin`, whose own searches cost more than to mark a few hundred slots."""
         if not these.size:

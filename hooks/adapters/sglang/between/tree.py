@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import tree as present
 from ..rows import tell_record
-from ..watch import KV, Doing, Slots, Watch
+from ..watch import KV, Doing, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -52,7 +52,7 @@ def match_prefix(watch: Watch, tree: Any, params: Any) -> Reading:
     doing = watch.current("publish")
     if tree is watch.tree and watch.slots and doing is not None and doing.owner is not None:
         slots = watch.ids(result.device_indices).copy()
-        _attach_new(watch, slots, doing.owner, present.node_name(result.last_device_node))
+        present.attach_new(watch, slots, doing.owner, present.node_name(result.last_device_node))
 
 
 def consider(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
@@ -66,12 +66,7 @@ def consider(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> R
         slots = watch.ids(req.prefix_indices).copy()
         name = watch.nodes[int(watch.nodes_at(slots[-1:])[0])] or present.node_name(req.last_node)
         watch.san.match(node=name, ns=present.domain(req), owner=owner)
-        _attach_new(watch, slots, owner, name)
-
-
-def _attach_new(watch: Watch, slots: Slots, owner: str, name: str) -> None:
-    """The owner uses these slots of the tree; those that it uses already are not told again."""
-    present.attach(watch, slots[~watch.among(slots, present.shared(watch, owner))], owner, name)
+        present.attach_new(watch, slots, owner, name)
 
 
 def inc_lock_ref(watch: Watch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-import numpy as np
-
 from .. import tree as present
 from ..watch import KV, NONE, Doing, Slots, Watch
 from .watch import OlderWatch, Publication
@@ -87,7 +85,7 @@ def match_prefix(watch: OlderWatch, tree: Any, *args: Any, **kwargs: Any) -> Rea
     result = yield
     doing = watch.current("publish")
     if tree is watch.tree and watch.slots and doing is not None and doing.owner is not None:
-        _attach(watch, watch.ids(result.device_indices).copy(), doing.owner)
+        present.attach_new(watch, watch.ids(result.device_indices).copy(), doing.owner, "?")
 
 
 def consider(watch: OlderWatch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
@@ -98,18 +96,7 @@ def consider(watch: OlderWatch, adder: Any, req: Any, *args: Any, **kwargs: Any)
     admitted = bool(adder.can_run_list) and adder.can_run_list[-1] is req
     if admitted and watch.slots and len(req.prefix_indices):
         watch.san.match(node=present.node_name(req.last_node), ns=present.domain(req), owner=owner)
-        _attach(watch, watch.ids(req.prefix_indices).copy(), owner)
-
-
-def _attach(watch: OlderWatch, slots: Slots, owner: str) -> None:
-    """The owner uses these slots of the cache; those that it uses already are not told again."""
-    slots = slots[~np.isin(slots, np.concatenate(watch.shared.get(owner) or [NONE]))]
-    if not slots.size:
-        return
-    numbers = watch.nodes_at(slots)
-    for number in np.unique(numbers).tolist():
-        watch.san.attach(KV, slots[numbers == number], node=watch.nodes[number] or "?", owner=owner)
-    watch.shared.setdefault(owner, []).append(slots)
+        present.attach_new(watch, watch.ids(req.prefix_indices).copy(), owner, "?")
 
 
 def inc_lock_ref(watch: OlderWatch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:
