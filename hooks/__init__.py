@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+
+from kvsan.errors import FindingRaised
 
 from .null import NULL, NullSanitizer
 
@@ -47,6 +49,9 @@ def stop() -> None:
     """Ends what `start` began: the recorded trace is closed, the totals go to the sink."""
     global _active, _stop
     sanitizer, end, _active, _stop = _active, _stop, None, None
+    if sanitizer is not None:
+        with suppress(FindingRaised):  # it is told; nobody is left to raise it to
+            sanitizer.settle()
     if end is not None:
         end()
     if sanitizer is not None:

@@ -24,6 +24,7 @@ from kvsan.several import Several
 from kvsan.sinks import Collector, Sink
 from kvsan.tracker import Tracker
 
+from .late import Backlog, Reading, Work
 from .operations import Operations
 from .specification import PLUGINS, PROJECT, Specification
 
@@ -75,6 +76,9 @@ class Sanitizer(Operations):
         self._inside = False  # the thread that holds the lock is handing an event out
         self._deferred: deque[Event] = deque()  # what it is told meanwhile by finalizers, signal handlers and plugins
         self._next = 0
+        self._late = Backlog(self._take)
+        self.told = 0
+        """How often something was told so far, taken or not: whether anything happened since."""
         self._alone: tuple[Callable[[Event], object], ...] = (self.tracker.take,)
         self._calls: dict[str, tuple[Callable[[Event], object], ...]] = {}
         self._with_stack: set[str] = set()
@@ -123,9 +127,25 @@ class Sanitizer(Operations):
     def _emit(self, event: Event) -> None:
         """Stamps an event and hands it to the plugins; called by the operation that the engine called."""
         try:
-            event.time_ns = self.last_event_ns = time.monotonic_ns()
-            if event.op in self._with_stack:
-                event.stack = self.depot.capture(2)
+            self.told += 1
+            late = self._late.work
+            if late is not None:
+                event.time_ns, event.stack = late.time_ns, late.stack
+            else:
+                event.time_ns = self.last_event_ns = time.monotonic_ns()
+                if event.op in self._with_stack:
+                    event.stack = self.depot.capture(2)
+            if self._late.behind:
+                self._late.add(event)
+                return
+        except Exception as error:
+            self._tell_failure(Failure(event.op, f"{type(error).__name__}: {error}", "this event was not taken"))
+            return
+        self._take(event)
+
+    def _take(self, event: Event) -> None:
+        """Hands a stamped event out, and tells what it brings to light."""
+        try:
             with self._lock:
                 if self._inside:
                     self._deferred.append(event)
@@ -238,6 +258,26 @@ class Sanitizer(Operations):
 
     # -- for adapters
 
+    def later(self, do: Callable[..., None], *readings: Reading, failed: Callable[[Exception], None]) -> None:
+        """Does `do(*values)` when the readings are there: at a `settle` later on, in the order of the calls. What is
+        told from here on waits for it. Its events have the time and the stack of this call; if it fails, what waits is
+        forgotten, and `failed` hears of it.
+
+        Raises OverflowError when too much waits already.
+        """
+        self.told += 1
+        late = self._late.work
+        if late is not None:
+            work = Work(do, readings, failed, late.time_ns, late.stack)
+        else:
+            self.last_event_ns = time.monotonic_ns()
+            work = Work(do, readings, failed, self.last_event_ns, self.depot.capture(1))
+        self._late.add(work)
+
+    def settle(self) -> None:
+        """Takes in what waited and is there by now; waits for nothing."""
+        self._late.settle()
+
     def fail(self, failure: Failure) -> None:
         """Tells that something of kvsan failed in this process, once."""
         self._tell_failure(failure)
@@ -286,6 +326,8 @@ class Sanitizer(Operations):
 
     def tell_totals(self) -> None:
         """Hands the totals of every pool to the sink."""
+        if self._late.readings:
+            self._sink.note(self._late.standing())
         self._sink.totals(self.totals(), self.events)
 
     def report(self) -> Report:
@@ -295,6 +337,7 @@ class Sanitizer(Operations):
 
     def check_end(self) -> None:
         """Judges what is still held, as `idle` does: for the end of a test."""
+        self.settle()
         self._emit(Idle())
 
     def check_memory(self) -> str:
@@ -317,6 +360,7 @@ def _renew_locks() -> None:
     """In a forked child no other thread is left that could give a lock back."""
     for sanitizer in list(_living):
         sanitizer._lock = threading.RLock()
+        sanitizer._late = Backlog(sanitizer._take)  # what waits is the parent's, as is its device
         sanitizer._inside = False
 
 

@@ -12,6 +12,7 @@ from kvsan import alone
 from ... import current
 from ...sanitizer import Sanitizer
 from ..probes import Probe, Resolved, install
+from ..readback import DEVICES, Readback
 from . import disaggregation, host, speculation, states, window
 from .older.begin import begin as begin_older
 from .older.watch import OlderWatch
@@ -149,6 +150,7 @@ def _can_read_slots(watch: Watch, device: str) -> bool:
         return False
     why = _obstacle(watch, device)
     if why is None:
+        watch.readback = readback_for(device)
         if (name := watch.scheduler.spec_algorithm.name) in speculation.ALIKE:
             watch.note(f"SGLang: drafts by {name} are followed as EAGLE's are; no server that drafts so was run.")
         return True
@@ -161,8 +163,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
     """Why slots cannot be followed. What was not seen to be silent on a sound server is not judged by guesswork."""
     scheduler, allocator, tree = watch.scheduler, watch.kv, type(watch.tree).__name__
     outer = scheduler.token_to_kv_pool_allocator
-    if device != "cpu":
-        return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
+    if device != "cpu" and (why := _far(watch, device)):
+        return why
     if type(allocator).__name__ not in PLAIN:
         return f"the slots of a {type(outer).__name__} are not followed yet"
     if tree not in watch.caches:
@@ -205,6 +207,26 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         if why := host.obstacle(watch, watch.host):
             return why
     return None
+
+
+def _far(watch: Watch, device: str) -> str | None:
+    """Why slot ids that are on this device cannot be followed; they come later than the calls that they are about."""
+    if device not in DEVICES or not watch.late:
+        return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
+    parts = {"a sliding window": watch.window, "recurrent states": watch.states, "the host tier": watch.host}
+    has = [name for name, part in parts.items() if part is not None]
+    if not watch.scheduler.spec_algorithm.is_none():
+        has.append("speculative decoding")
+    if _mode(watch.scheduler) != "null":
+        has.append("disaggregation")
+    if has:
+        return f"what {' and '.join(has)} do with slot ids that are on the device ({device}) is not followed yet"
+    return None
+
+
+def readback_for(device: str) -> Readback | None:
+    """What brings slot ids from there; None where they are on the host."""
+    return None if device == "cpu" else Readback(device)
 
 
 def _lacking(probes: tuple[Probe, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 from . import host
@@ -17,9 +18,10 @@ def iteration(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Readin
     """`get_next_batch_to_run`: the iteration before is over, if anything happened in it. Rows are written before the
     first batch is launched, and the loop's stream may be drawn when it starts."""
     watch.name_streams()
-    if watch.san.events not in (watch.events_at_step, watch.events_at_idle):
+    watch.san.settle()
+    if watch.san.told not in (watch.told_at_step, watch.told_at_idle):
         watch.san.step()
-        watch.events_at_step = watch.san.events
+        watch.told_at_step = watch.san.told
     yield
 
 
@@ -65,7 +67,7 @@ def _launch(watch: Watch, batch: Any) -> None:
         for req in batch.reqs:
             tell_record(watch, watch.record(req), watch.owner_of(req))
     if watch.san.data and batch.out_cache_loc is not None:
-        watch.san.write(KV, watch.ids(batch.out_cache_loc), batch=name, agent=agent)
+        watch.then(partial(watch.san.write, KV, batch=name, agent=agent), watch.take(batch.out_cache_loc))
 
 
 def _lengths(batch: Any) -> list[int]:
@@ -159,12 +161,12 @@ def on_idle(watch: Watch, scheduler: Any) -> Reading:
 def fully_idle(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Reading:
     """The scheduler's own test, asked by its own housekeeping."""
     result = yield
-    asked = result and watch.doing and watch.doing[-1].what == "idle" and watch.san.events != watch.events_at_idle
+    asked = result and watch.doing and watch.doing[-1].what == "idle" and watch.san.told != watch.told_at_idle
     if asked and not (watch.host is not None and watch.host.busy):
         watch.san.idle()
         watch.san.count(ROWS, available=len(watch.rows.free_slots), total=int(watch.rows.req_to_token.shape[0]) - 1)
         watch.check()
-        watch.events_at_idle = watch.san.events
+        watch.told_at_idle = watch.san.told
 
 
 COUNTED = {"full": KV, "swa": WINDOW, "mamba": STATES}
@@ -184,7 +186,7 @@ def totals(
     """`_check_pool_invariant`: the numbers that the engine's own check adds up."""
     yield
     claimed = (available, evictable, protected, session_held, total)
-    quiet = watch.san.events == watch.events_at_idle
+    quiet = watch.san.told == watch.told_at_idle
     pool = COUNTED.get(pool_name)
     here = {KV: True, WINDOW: watch.window is not None, STATES: watch.states is not None}
     if pool is None or not watch.slots or not here[pool]:
@@ -200,4 +202,4 @@ def totals(
             total=int(total),
         )
         if quiet:  # an idle loop that comes by here again has nothing new to tell
-            watch.events_at_idle = watch.san.events
+            watch.told_at_idle = watch.san.told

@@ -8,12 +8,14 @@ free list is read only after they disagreed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .watch import KV, NONE, Slots, Watch, counts
+from .watch import KV, NONE, Group, Slots, Watch, counts
 
 Reading = Generator[None, Any, None]
 
@@ -22,10 +24,8 @@ def alloc(watch: Watch, allocator: Any, *args: Any, **kwargs: Any) -> Reading:
     """`alloc`, `alloc_extend`, `alloc_decode`: the result is slot ids, or None when the pool is exhausted."""
     result = yield
     pool = watch.pool_of(allocator)
-    if pool is not None and result is not None:
-        slots = watch.ids(result)
-        if slots.size:
-            watch.san.alloc(pool, slots)
+    if pool is not None and result is not None and result.numel():
+        watch.then(partial(watch.san.alloc, pool), watch.take(result))
 
 
 def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
@@ -33,10 +33,7 @@ def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
     if not _counts(watch, allocator):
         yield
         return
-    slots = watch.ids(free_index)
-    if watch.page > 1:
-        slots = np.unique(slots)
-    yield from _give_back(watch, allocator, slots)
+    yield from _give_back(watch, allocator, free_index, np.unique if watch.page > 1 else _same)
 
 
 def free_segment(watch: Watch, allocator: Any, free_index: Any, *, start_pos: int) -> Reading:
@@ -44,7 +41,7 @@ def free_segment(watch: Watch, allocator: Any, free_index: Any, *, start_pos: in
     if not _counts(watch, allocator):
         yield
         return
-    yield from _give_back(watch, allocator, watch.ids(free_index))
+    yield from _give_back(watch, allocator, free_index, _same)
 
 
 def free_page_ids(watch: Watch, allocator: Any, page_ids: Any) -> Reading:
@@ -52,7 +49,7 @@ def free_page_ids(watch: Watch, allocator: Any, page_ids: Any) -> Reading:
     if not _counts(watch, allocator):
         yield
         return
-    yield from _give_back(watch, allocator, whole(watch.ids(page_ids), watch.page))
+    yield from _give_back(watch, allocator, page_ids, partial(whole, page=watch.page))
 
 
 def _counts(watch: Watch, allocator: Any) -> bool:
@@ -60,25 +57,66 @@ def _counts(watch: Watch, allocator: Any) -> bool:
     return allocator is watch.kv and watch.slots and not watch.freeing
 
 
-def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
-    if not slots.size:
+def _same(ids: Slots) -> Slots:
+    return ids
+
+
+@dataclass(slots=True)
+class Change:
+    """What a call did to an allocator: how many slots came to be available, and its free lists before and after."""
+
+    came: int
+    before: tuple[Any, ...]
+    after: tuple[Any, ...] = ()
+
+    @classmethod
+    def begun(cls, allocator: Any) -> Change:
+        """To be called before the call."""
+        return cls(-allocator.available_size(), free_lists(allocator))
+
+    def over(self, allocator: Any) -> None:
+        """To be called after it."""
+        self.came += allocator.available_size()
+        self.after = free_lists(allocator)
+
+
+@dataclass(frozen=True, slots=True)
+class Giver:
+    """Who gives slots back, in which group."""
+
+    owner: str | None
+    evicting: bool
+    group: Group | None
+
+
+def _give_back(watch: Watch, allocator: Any, ids: Any, slots_of: Callable[[Slots], Slots]) -> Reading:
+    if not ids.numel():
         yield
         return
-    slots = slots.copy()  # the caller may overwrite what these ids are a view of
-    owner, evicting = watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict"
-    lists = free_lists(allocator)
-    before = allocator.available_size()
+    taken = watch.keep(ids)  # the caller may overwrite what these ids are a view of
+    giver = Giver(watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict", watch.group)
+    change = Change.begun(allocator)
     watch.freeing += 1
     try:
         yield
     finally:
         watch.freeing -= 1
-    again = NONE
-    lost = NONE
-    if watch.group is None:
+    change.over(allocator)
+    watch.then(partial(_given_back, watch, giver, change, slots_of), taken)
+
+
+def _given_back(watch: Watch, giver: Giver, change: Change, slots_of: Callable[[Slots], Slots], ids: Slots) -> None:
+    slots = slots_of(ids)
+    if giver.group is None:
         pages = np.unique(slots // watch.page) if watch.page > 1 else slots
-        if allocator.available_size() - before != pages.size * watch.page:
-            again, lost = difference(allocator, lists, pages, watch.page)
+        if change.came != pages.size * watch.page:
+            compare(watch, change, pages, watch.page, partial(_tell, watch, giver, slots))
+            return
+    _tell(watch, giver, slots, NONE, NONE)
+
+
+def _tell(watch: Watch, giver: Giver, slots: Slots, again: Slots, lost: Slots) -> None:
+    owner, evicting, group = giver.owner, giver.evicting, giver.group
     told = slots[~np.isin(slots // watch.page, lost // watch.page)] if lost.size and not evicting else slots
     nodes = watch.nodes_at(lost) if lost.size and evicting else NONE
     names = {number: watch.nodes[number] or "?" for number, _ in counts(nodes)}
@@ -86,11 +124,10 @@ def _give_back(watch: Watch, allocator: Any, slots: Slots) -> Reading:
         evict(watch, told)
     elif told.size:
         _end_shares_in(watch, told, owner)
-        watch.san.free(KV, told, owner=owner, group=watch.group)
-    if watch.group is not None:
-        watch.pending = True
-        watch.group_slots.append(told)
-        watch.group_owner.append(None if evicting else owner)
+        watch.san.free(KV, told, owner=owner, group=group.name if group is not None else None)
+    if group is not None:
+        group.pending = True
+        group.given.append((told, None if evicting else owner))
     for number, name in names.items():
         lose(watch, lost[nodes == number], f"evicted from node {name}")
     if again.size:
@@ -138,9 +175,7 @@ def free_group_begin(watch: Watch, allocator: Any) -> Reading:
     yield
     if allocator is watch.kv and watch.slots and watch.group is None:
         watch.groups += 1
-        watch.group = f"group {watch.groups}"
-        watch.pending = False
-        watch.group_slots, watch.group_owner = [], []
+        watch.group = Group(f"group {watch.groups}")
 
 
 def free_group_end(watch: Watch, allocator: Any) -> Reading:
@@ -148,29 +183,38 @@ def free_group_end(watch: Watch, allocator: Any) -> Reading:
     if not _counts(watch, allocator) or watch.group is None:
         yield
         return
-    lists = free_lists(allocator)
-    before = allocator.available_size()
+    change = Change.begun(allocator)
     watch.freeing += 1
     try:
         yield
     finally:
         watch.freeing -= 1
+    change.over(allocator)
     group, watch.group = watch.group, None
-    if watch.pending:
-        watch.san.flush(group=group)
-    pending = np.concatenate(watch.group_slots) if watch.group_slots else NONE
+    watch.then(partial(_group_over, watch, group, change))
+
+
+def _group_over(watch: Watch, group: Group, change: Change) -> None:
+    if group.pending:
+        watch.san.flush(group=group.name)
+    pending = np.concatenate([slots for slots, _ in group.given]) if group.given else NONE
     pages = np.unique(pending // watch.page) if watch.page > 1 else pending
-    if allocator.available_size() - before != pages.size * watch.page:
-        again, lost = difference(allocator, lists, pages, watch.page)
-        for slots, owner in zip(watch.group_slots, watch.group_owner, strict=True):
-            lose(watch, slots[np.isin(slots // watch.page, lost // watch.page)], owner)
-            mine = again[np.isin(again // watch.page, slots // watch.page)]
-            if mine.size:
-                watch.san.free(KV, mine, owner=owner)
-                again = np.setdiff1d(again, mine)
-        if again.size:
-            watch.san.free(KV, again)
-    watch.group_slots, watch.group_owner = [], []
+    if change.came != pages.size * watch.page:
+        compare(watch, change, pages, watch.page, partial(settle, watch, KV, group.given, watch.page))
+
+
+def settle(
+    watch: Watch, pool: str, given: list[tuple[Slots, str | None]], page: int, again: Slots, lost: Slots
+) -> None:
+    """Of slots that were given back together, some were lost, and others came back twice."""
+    for slots, owner in given:
+        lose(watch, slots[np.isin(slots // page, lost // page)], owner, pool)
+        mine = again[np.isin(again // page, slots // page)]
+        if mine.size:
+            watch.san.free(pool, mine, owner=owner)
+            again = np.setdiff1d(again, mine)
+    if again.size:
+        watch.san.free(pool, again)
 
 
 def clear(watch: Watch, allocator: Any) -> Reading:
@@ -178,9 +222,8 @@ def clear(watch: Watch, allocator: Any) -> Reading:
     yield
     if allocator is watch.kv and watch.slots:
         watch.group = None
-        watch.group_slots, watch.group_owner = [], []
         watch.san.reset(KV)
-        watch.forget_nodes()
+        watch.then(watch.forget_nodes)
 
 
 # -- where the free list and what was asked for disagree
@@ -197,14 +240,19 @@ def free_lists(allocator: Any) -> tuple[Any, ...]:
     return (allocator.free_pages, *staged)
 
 
-def difference(allocator: Any, before: tuple[Any, ...], pages: Slots, page: int) -> tuple[Slots, Slots]:
-    """Slots that came back though nobody asked (again), and slots that were to come back and did not (lost)."""
-    was = Counter(number for tensor in before for number in tensor.tolist())
-    now = Counter(number for tensor in free_lists(allocator) for number in tensor.tolist())
-    came, asked = now - was, Counter(pages.tolist())
-    again = np.array(sorted((came - asked).elements()), np.int64)
-    lost = np.array(sorted((asked - came).elements()), np.int64)
-    return whole(again, page), whole(lost, page)
+def compare(watch: Watch, change: Change, pages: Slots, page: int, do: Callable[[Slots, Slots], None]) -> None:
+    """Does `do(again, lost)`: slots that came back though nobody asked, and slots that were to come back and did not.
+    The pages are those that were to come back."""
+
+    def lists_there(*lists: Slots) -> None:
+        was = Counter(number for each in lists[: len(change.before)] for number in each.tolist())
+        now = Counter(number for each in lists[len(change.before) :] for number in each.tolist())
+        came, asked = now - was, Counter(pages.tolist())
+        again = np.array(sorted((came - asked).elements()), np.int64)
+        lost = np.array(sorted((asked - came).elements()), np.int64)
+        do(whole(again, page), whole(lost, page))
+
+    watch.then(lists_there, *map(watch.take, (*change.before, *change.after)))
 
 
 def whole(pages: Slots, page: int) -> Slots:
@@ -215,7 +263,7 @@ def lose(watch: Watch, slots: Slots, owner: str | None, pool: str = KV) -> None:
     """The engine let go of slots that its allocator did not get: nobody will ever give them back."""
     if slots.size:
         name = owner or "nobody"
-        if name in watch.live:  # it goes on, and its end is not now
+        if name in watch.living:  # it goes on, and its end is not now
             name = f"{name}, given back"
         watch.san.alloc(pool, slots, owner=name)
         watch.san.req_end(owner=name)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 from . import states
-from .rows import row_slots, tell_record
+from .rows import tell_record
 from .tree import node_name
-from .watch import KV, ROWS, STATES, Doing, Watch
+from .watch import KV, ROWS, STATES, Doing, Slots, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -17,7 +18,7 @@ def queued(watch: Watch, scheduler: Any, req: Any, *args: Any, **kwargs: Any) ->
     """A request enters the queue, if it is let in; a retracted one is there again."""
     rid, retracted = str(req.rid), bool(args[0] if args else kwargs.get("is_retracted", False))
     if not retracted:
-        watch.live.add(rid)
+        watch.begin(rid)
         watch.san.req_start(owner=rid)
     yield
     if req.finished() and not watch.record(req).holds_kv and rid in watch.live:  # turned away at the door
@@ -54,15 +55,18 @@ def _aborted(req: Any) -> bool:
 
 def end(watch: Watch, owner: str) -> None:
     """From here on the owner holds nothing."""
-    watch.live.discard(owner)
     watch.aborted.discard(owner)
     watch.beaming.discard(owner)
-    watch.shared.pop(owner, None)
+    watch.end(owner)
     watch.san.req_end(owner=owner)
 
 
 def end_shares(watch: Watch, owner: str) -> None:
     """The owner no longer uses the tree's slots; they stay the tree's."""
+    watch.then(partial(_end_shares, watch, owner))
+
+
+def _end_shares(watch: Watch, owner: str) -> None:
     for slots in watch.shared.pop(owner, ()):
         watch.san.free(KV, slots, owner=owner)
 
@@ -124,23 +128,27 @@ def session_take(watch: Watch, sessions: Any, req: Any) -> Reading:
 
 def hand_over(watch: Watch, rid: str, owner: str, kv: Any, node: Any) -> None:
     """A request's record, row, slots, states and its lock on a node (None: it has none) are its session's now."""
-    watch.live.add(owner)
+    watch.begin(owner)
     watch.san.req_start(owner=owner)
     watch.owner_of_record[id(kv)] = owner
     watch.owner_of_row[int(kv.req_pool_idx)] = owner
     watch.san.give(ROWS, int(kv.req_pool_idx), owner=rid, to=owner)
-    slots = row_slots(watch, kv, 0, int(kv.kv_allocated_len))
-    if slots.size:
-        watch.san.give(KV, slots, owner=rid, to=owner)
+    if watch.slots and kv.kv_allocated_len:
+        cells = watch.rows.req_to_token[kv.req_pool_idx, : int(kv.kv_allocated_len)]
+        watch.then(partial(_hand_over, watch, rid, owner), watch.take(cells))
     held = states.held(watch, kv)
     if held.size:
         watch.san.give(STATES, held, owner=rid, to=owner)
-    if rid in watch.shared:
-        watch.shared[owner] = watch.shared.pop(rid)
     if node is not None:
         name = node_name(node)
         watch.san.unlock(node=name, owner=rid)
         watch.san.lock(node=name, owner=owner)
+
+
+def _hand_over(watch: Watch, rid: str, owner: str, slots: Slots) -> None:
+    watch.san.give(KV, slots, owner=rid, to=owner)
+    if rid in watch.shared:
+        watch.shared[owner] = watch.shared.pop(rid)
 
 
 def session_release(watch: Watch, sessions: Any, session_id: Any) -> Reading:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,7 @@ def alloc(watch: Watch, pool: Any, reqs: Any) -> Reading:
         owner, row = str(req.rid), int(watch.record(req).req_pool_idx)
         watch.bind(req, owner)
         watch.owner_of_row[row] = owner
-        watch.live.add(owner)
+        watch.begin(owner)
         watch.san.alloc(ROWS, row, owner=owner)
 
 
@@ -84,19 +86,78 @@ def write_cache_indices(
     prefix_lens_cpu: Any,
     seq_lens_tensor: Any,
     seq_lens_cpu: Any,
-    *rest: Any,
-    **named: Any,
+    extend_lens_tensor: Any,
+    extend_lens_cpu: Any,
+    prefix_tensors: Any,
+    req_to_token_pool: Any,
 ) -> Reading:
     """Prefix and new slots of an extend batch, for each request. On devices a kernel writes them all; else it goes
     through `write`."""
-    rows, prefixes = req_pool_indices_cpu.tolist(), prefix_lens_cpu.tolist()
+    rows, prefixes, lengths = req_pool_indices_cpu.tolist(), prefix_lens_cpu.tolist(), seq_lens_cpu.tolist()
     with watch.within(Doing("extend", prefix=dict(zip(rows, prefixes, strict=True)))):
         yield
-    if watch.slots:
-        return  # told by `write`
-    agent = watch.stream()
-    for row, length in zip(rows, seq_lens_cpu.tolist(), strict=True):
-        tell_write(watch, row, 0, np.zeros(length, np.int64), agent)
+    if req_to_token_pool is not watch.rows:
+        return
+    if not watch.slots:
+        agent = watch.stream()
+        for row, length in zip(rows, lengths, strict=True):
+            tell_write(watch, row, 0, np.zeros(length, np.int64), agent)
+    elif watch.readback is not None and rows:
+        import torch
+
+        table = req_to_token_pool.req_to_token
+        there = torch.cat([table[row, :length] for row, length in zip(rows, lengths, strict=True)])
+        pieces = [
+            Piece(_writer(watch, row), begin, end) for row, begin, end in zip(rows, prefixes, lengths, strict=True)
+        ]
+        taken = watch.take(torch.cat(prefix_tensors)), watch.take(out_cache_loc), watch.take(there)
+        watch.then(partial(_tell_extended, watch, pieces), *taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Whose row is written, on which stream; `told`: of beams it is not."""
+
+    row: int
+    owner: str | None
+    agent: str
+    told: bool
+
+
+def _writer(watch: Watch, row: int) -> Writer:
+    owner = watch.owner_of_row.get(row)
+    return Writer(row, owner, watch.stream(), owner not in watch.beaming)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A request's part in an extend batch: how long its prefix is, and how far its row goes now."""
+
+    writer: Writer
+    begin: int
+    end: int
+
+
+def _tell_extended(watch: Watch, pieces: list[Piece], prefix: Slots, new: Slots, there: Slots) -> None:
+    """What a kernel was to write, one request's after the other's, and what the table had then."""
+    shared = taken = seen = 0
+    for piece in pieces:
+        begin, count = piece.begin, piece.end - piece.begin
+        own, cells = new[taken : taken + count], there[seen : seen + piece.end]
+        watch.san.own(KV, own, owner=piece.writer.owner)
+        if begin:
+            _written(watch, piece.writer, 0, prefix[shared : shared + begin], cells[:begin])
+        _written(watch, piece.writer, begin, own, cells[begin:])
+        shared, taken, seen = shared + begin, taken + count, seen + piece.end
+
+
+def _written(watch: Watch, writer: Writer, position: int, slots: Slots, there: Slots) -> None:
+    """Slots were to be written from `position` on, and the engine's table had these there then: a write that something
+    swallowed is none."""
+    if writer.told and np.array_equal(slots, there):
+        watch.san.row_write(
+            ROWS, row=writer.row, pos=position, into=KV, slots=slots, owner=writer.owner, agent=writer.agent
+        )
 
 
 def write(watch: Watch, pool: Any, indices: Any, values: Any) -> Reading:
@@ -105,32 +166,58 @@ def write(watch: Watch, pool: Any, indices: Any, values: Any) -> Reading:
     if pool is not watch.rows:
         return
     row, where = indices
-    agent = watch.stream()
     if isinstance(where, slice):
-        _run(watch, pool, int(row), where.start or 0, where.stop, values, agent)
-    elif watch.slots:
-        rows, slots = numbers(row), numbers(values)
-        there = numbers(pool.req_to_token[indices])
-        watch.san.own_each(KV, slots, owners=[watch.owner_of_row.get(number) for number in rows])
-        _tell_cells(watch, zip(rows, numbers(where), slots, there, strict=True), agent)
+        _write_run(watch, pool, int(row), where.start or 0, where.stop, values)
+        return
+    doing = watch.current("decode")
+    if watch.slots and watch.readback is None:
+        rows, positions = numbers(row), numbers(where)
+    elif doing is not None and doing.batch.seq_lens_cpu is not None:
+        rows, positions = numbers(doing.batch.req_pool_indices_cpu), numbers(doing.batch.seq_lens_cpu)
     else:
-        doing = watch.current("decode")
-        if doing is not None and doing.batch.seq_lens_cpu is not None:
-            rows, lengths = doing.batch.req_pool_indices_cpu.tolist(), doing.batch.seq_lens_cpu.tolist()
-            nothing = [0] * len(rows)
-            _tell_cells(watch, zip(rows, lengths, nothing, nothing, strict=True), agent)
+        if watch.slots:
+            watch.give_up("cells of rows are written where only the device knows which")
+        return
+    owners = [watch.owner_of_row.get(number) for number in rows]
+    cells = Cells(rows, positions, owners, [owner not in watch.beaming for owner in owners], watch.stream())
+    if watch.slots:
+        taken = watch.take(values), watch.take(pool.req_to_token[indices])
+        watch.then(partial(_own_and_tell_cells, watch, cells), *taken)
+    else:
+        _tell_cells(watch, cells, [0] * len(rows), [0] * len(rows))
 
 
-def _tell_cells(watch: Watch, cells: Iterable[tuple[int, int, int, int]], agent: str) -> None:
-    """Cells of one row each: row, position, the slot that was to be written, and the one that is there."""
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """One cell of each row; `told`: of beams they are not."""
+
+    rows: list[int]
+    positions: list[int]
+    owners: list[str | None]
+    told: list[bool]
+    agent: str
+
+
+def _own_and_tell_cells(watch: Watch, cells: Cells, slots: Slots, there: Slots) -> None:
+    written = slots.tolist()
+    watch.san.own_each(KV, written, owners=cells.owners)
+    _tell_cells(watch, cells, written, there.tolist())
+
+
+def _tell_cells(watch: Watch, cells: Cells, slots: list[int], there: list[int]) -> None:
+    """The slots that were to be written, and those that were there then."""
     told = [
         (row, position, slot, owner)
-        for row, position, slot, found in cells
-        if slot == found and (owner := watch.owner_of_row.get(row)) not in watch.beaming
+        for row, position, owner, tell, slot, found in zip(
+            cells.rows, cells.positions, cells.owners, cells.told, slots, there, strict=True
+        )
+        if tell and slot == found
     ]
     if told:
-        rows, positions, slots, owners = zip(*told, strict=True)
-        watch.san.row_write_each(ROWS, rows=rows, positions=positions, into=KV, slots=slots, owners=owners, agent=agent)
+        rows, positions, written, owners = zip(*told, strict=True)
+        watch.san.row_write_each(
+            ROWS, rows=rows, positions=positions, into=KV, slots=written, owners=owners, agent=cells.agent
+        )
 
 
 def numbers(tensor: Any) -> list[int]:
@@ -139,18 +226,26 @@ def numbers(tensor: Any) -> list[int]:
     return found
 
 
-def _run(watch: Watch, pool: Any, row: int, begin: int, end: int, values: Any, agent: str) -> None:
+def _write_run(watch: Watch, pool: Any, row: int, begin: int, end: int, values: Any) -> None:
     if end <= begin:
         return
+    writer = _writer(watch, row)
     if not watch.slots:
-        tell_write(watch, row, begin, np.zeros(end - begin, np.int64), agent)
+        nothing = np.zeros(end - begin, np.int64)
+        _written(watch, writer, begin, nothing, nothing)
         return
-    slots = watch.ids(values)
     doing = watch.current("extend")
-    if doing is not None and begin == doing.prefix.get(row):
-        watch.san.own(KV, slots, owner=watch.owner_of_row.get(row))
-    if np.array_equal(slots, table(pool, (row, slice(begin, end)))):
-        tell_write(watch, row, begin, slots, agent)
+    if doing is not None and watch.readback is not None:
+        return  # told when all of the batch's are written
+    fresh = doing is not None and begin == doing.prefix.get(row)
+    taken = watch.take(values), watch.take(pool.req_to_token[row, begin:end])
+    watch.then(partial(_written_run, watch, writer, begin, fresh), *taken)
+
+
+def _written_run(watch: Watch, writer: Writer, begin: int, fresh: bool, slots: Slots, there: Slots) -> None:
+    if fresh:
+        watch.san.own(KV, slots, owner=writer.owner)
+    _written(watch, writer, begin, slots, there)
 
 
 def table(pool: Any, indices: Any) -> Slots:

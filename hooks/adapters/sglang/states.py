@@ -8,6 +8,7 @@ with them is told where the engine copies or clears them by slot; what the model
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,17 +68,22 @@ def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
         yield
         return
     slots = watch.ids(free_index).copy()
-    lists, before = kv.free_lists(allocator), allocator.available_size()
+    change = kv.Change.begun(allocator)
     yield
     if not slots.size:
         return
+    change.over(allocator)
+    if change.came != slots.size:
+        kv.compare(watch, change, slots, 1, partial(_given_back, watch, slots))
+    else:
+        _given_back(watch, slots, NONE, NONE)
+
+
+def _given_back(watch: Watch, slots: Slots, again: Slots, lost: Slots) -> None:
     states = watch.states
     inside = np.where((slots >= 0) & (slots < states.size), slots, 0)
     numbers = states.node_of[inside]
     owner, evicting = watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict"
-    again = lost = NONE
-    if allocator.available_size() - before != slots.size:
-        again, lost = kv.difference(allocator, lists, slots, 1)
     for number in np.unique(numbers).tolist():
         its = slots[numbers == number]
         giver = owner if not evicting else f"tree:{watch.nodes[number]}" if number else "eviction"

@@ -4,6 +4,7 @@ computes anyway when a request publishes its slots (`path_device_indices`) or ta
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 from .rows import tell_record
@@ -27,7 +28,7 @@ def insert(watch: Watch, tree: Any, params: Any) -> Reading:
     """The first insert of a publication brings the slots; a second one only splits what it made."""
     doing = watch.current("publish")
     if doing is not None and watch.slots and doing.values is None and params.value is not None:
-        doing.values = watch.ids(params.value).copy()
+        doing.values = watch.keep(params.value)
     yield
 
 
@@ -38,13 +39,16 @@ def path_device_indices(watch: Watch, tree: Any, node: Any) -> Reading:
     doing = watch.current("publish")
     if tree is not watch.tree or not watch.slots or doing is None or doing.values is None or doing.owner is None:
         return
-    slots, brought = watch.ids(path).copy(), doing.values
-    doing.values = None
+    brought, doing.values = doing.values, None
+    published = partial(_published, watch, doing.owner, node_name(node), doing.domain)
+    watch.then(published, watch.keep(path), brought)
+
+
+def _published(watch: Watch, owner: str, name: str, ns: str | None, slots: Slots, brought: Slots) -> None:
     if slots.size > brought.size:
         return
-    unshared = ~watch.among(slots, watch.used_by(doing.owner))
+    unshared = ~watch.among(slots, watch.used_by(owner))
     mine = slots[(slots == brought[: slots.size]) & unshared]
-    name = node_name(node)
     if mine.size:
         number = watch.node_number(name)
         for old, count in counts(watch.nodes_at(mine)):
@@ -52,19 +56,29 @@ def path_device_indices(watch: Watch, tree: Any, node: Any) -> Reading:
                 watch.node_slots[watch.nodes[old]] -= count
         watch.hold(mine, number)
         watch.node_slots[name] = watch.node_slots.get(name, 0) + mine.size
-        watch.san.insert(KV, mine, node=name, owner=doing.owner, ns=doing.domain)
-    attach(watch, slots[unshared], doing.owner, name)
+        watch.san.insert(KV, mine, node=name, owner=owner, ns=ns)
+    attach(watch, slots[unshared], owner, name)
 
 
 def prefix_device_indices(watch: Watch, tree: Any, req: Any) -> Reading:
-    """A request that has no row yet takes over the slots that it matched. Which node it ended on is asked of the slots:
-    the handle may be that of a node which a lookup has just split off, and which was never inserted."""
+    """A request that has no row yet takes over the slots that it matched."""
     result = yield
     if tree is watch.tree and watch.slots and len(result):
-        slots, owner = watch.ids(result).copy(), str(req.rid)
-        name = watch.nodes[int(watch.nodes_at(slots[-1:])[0])] or node_name(req.last_node)
-        watch.san.match(node=name, ns=domain(req), owner=owner)
-        attach(watch, slots, owner, name)
+        matched(watch, req, result)
+
+
+def matched(watch: Watch, req: Any, indices: Any) -> None:
+    """The request goes on with these slots of the tree."""
+    of_node = partial(_matched, watch, str(req.rid), node_name(req.last_node), domain(req))
+    watch.then(of_node, watch.keep(indices))
+
+
+def _matched(watch: Watch, owner: str, last_node: str, ns: str | None, slots: Slots) -> None:
+    """Which node it ended on is asked of the slots: the handle may be that of a node which a lookup has just split off,
+    and which was never inserted."""
+    name = watch.nodes[int(watch.nodes_at(slots[-1:])[0])] or last_node
+    watch.san.match(node=name, ns=ns, owner=owner)
+    attach_new(watch, owner, name, slots)
 
 
 def attach(watch: Watch, slots: Slots, owner: str, name: str) -> None:
@@ -78,7 +92,7 @@ def attach(watch: Watch, slots: Slots, owner: str, name: str) -> None:
     watch.shared.setdefault(owner, []).append(slots)
 
 
-def attach_new(watch: Watch, slots: Slots, owner: str, name: str) -> None:
+def attach_new(watch: Watch, owner: str, name: str, slots: Slots) -> None:
     """As `attach`, but those that the owner uses already are not told again."""
     attach(watch, slots[~watch.among(slots, watch.used_by(owner))], owner, name)
 
@@ -118,25 +132,31 @@ def inc_lock_ref(watch: Watch, tree: Any, node: Any, *args: Any, **kwargs: Any) 
     """One more lock on a node and what is above it."""
     yield
     if tree is watch.tree and not tree.disable:
-        name = node_name(node)
-        watch.node_locks[name] = watch.node_locks.get(name, 0) + 1
-        watch.san.lock(node=name, owner=watch.actor())
+        watch.then(partial(_locked, watch, node_name(node), watch.actor()))
+
+
+def _locked(watch: Watch, name: str, owner: str | None) -> None:
+    watch.node_locks[name] = watch.node_locks.get(name, 0) + 1
+    watch.san.lock(node=name, owner=owner)
 
 
 def dec_lock_ref(watch: Watch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:
     """One lock less."""
     yield
     if tree is watch.tree and not tree.disable:
-        name = node_name(node)
-        left = watch.node_locks.get(name, 0) - 1
-        watch.san.unlock(node=name, owner=watch.actor())
-        if left > 0:
-            watch.node_locks[name] = left
-            return
-        watch.node_locks.pop(name, None)
-        if watch.node_slots.get(name, 0) <= 0:  # nothing more is known of it: it must not be remembered for ever
-            watch.san.evict(node=name)
-            watch.forget_node(name)
+        watch.then(partial(_unlocked, watch, node_name(node), watch.actor()))
+
+
+def _unlocked(watch: Watch, name: str, owner: str | None) -> None:
+    left = watch.node_locks.get(name, 0) - 1
+    watch.san.unlock(node=name, owner=owner)
+    if left > 0:
+        watch.node_locks[name] = left
+        return
+    watch.node_locks.pop(name, None)
+    if watch.node_slots.get(name, 0) <= 0:  # nothing more is known of it: it must not be remembered for ever
+        watch.san.evict(node=name)
+        watch.forget_node(name)
 
 
 def admit(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,10 @@ import numpy.typing as npt
 
 from kvsan.findings import Failure
 
+from ...late import Reading
 from ...sanitizer import Sanitizer
 from ..probes import Resolved, missing
+from ..readback import Readback
 
 Slots = npt.NDArray[np.int64]
 
@@ -35,8 +39,18 @@ class Doing:
     owner: str | None = None
     batch: Any = None
     prefix: dict[int, int] = field(default_factory=dict)
-    values: Slots | None = None
+    values: Slots | Reading | None = None
     domain: str | None = None
+
+
+@dataclass(slots=True)
+class Group:
+    """A free group that is open: what was given back in it, and by whom (None: the cache). `pending`: was anything, in
+    any pool? Mostly nothing is: one is open around every batch's results."""
+
+    name: str
+    given: list[tuple[Slots, str | None]] = field(default_factory=list)
+    pending: bool = False
 
 
 class Within:
@@ -67,18 +81,27 @@ def counts(numbers: Slots) -> list[tuple[int, int]]:
 
 
 class Watch:
-    """The adapter's own state. Everything here is about one scheduler, and only its main thread gets here."""
+    """The adapter's own state. Everything here is about one scheduler, and only its main thread gets here.
+
+    Slot ids on a device come later than the call that they are about (`take`, `then`). So there are two times: what the
+    engine does, whose rows and records there are, is known at the call; the slots of nodes, groups and sharers, and who
+    lives in the shadow, only where the ids are there, in what is given to `then`.
+    """
 
     caches: tuple[str, ...] = ("UnifiedRadixCache", "ChunkCache")
     """The prefix caches whose slots are followed; the latter, of releases up to 0.5.21, keeps nothing."""
     sessions = True
     """Whether what a streaming session keeps is followed."""
+    late = True
+    """Whether slot ids that are on a device are followed."""
 
     def __init__(self, sanitizer: Sanitizer) -> None:
         self.blind = True
         self.san = sanitizer
         self.slots = False
-        """Whether slot ids can be read without waiting for a device; else only rows are watched."""
+        """Whether slot ids are followed; else only rows are watched."""
+        self.readback: Readback | None = None
+        """What copies slot ids from a device; None where they are on the host."""
         self.scheduler: Any = None
         self.rows: Any = None
         self.kv: Any = None
@@ -96,6 +119,8 @@ class Watch:
         """By the id of the engine's record (`ReqKvInfo`) of what a request or session holds."""
         self.live: set[str] = set()
         """Owners that have begun and not ended."""
+        self.living: set[str] = set()
+        """The same, as far as the shadow is."""
         self.arriving: set[str] = set()
         """Transfers from other servers that are under way."""
         self.sending: dict[int, tuple[Any, str]] = {}
@@ -119,15 +144,10 @@ class Watch:
         """Whether the cells that drafts stand in are told when they are taken; who judges them then captures them."""
         self.freeing = 0
         self.rowing = 0
-        self.group: str | None = None
-        self.group_slots: list[Slots] = []
-        self.group_owner: list[str | None] = []
+        self.group: Group | None = None
         self.groups = 0
-        self.pending = False
-        """Whether something was freed in the group, in any pool; mostly nothing is: one is open around every batch's
-        results."""
-        self.events_at_step = -1
-        self.events_at_idle = -1
+        self.told_at_step = -1
+        self.told_at_idle = -1
         self.claimed: dict[str, tuple[int, ...]] = {}
         self.batch: str | None = None
         self.launched = True
@@ -215,7 +235,40 @@ class Watch:
             return KV
         return WINDOW if self.window is not None and allocator is self.window.inner else None
 
+    # -- who lives
+
+    def begin(self, owner: str) -> None:
+        """The owner holds something, or will."""
+        self.live.add(owner)
+        self.then(partial(self.living.add, owner))
+
+    def end(self, owner: str) -> None:
+        """It holds nothing more."""
+        self.live.discard(owner)
+        self.then(partial(self._forget_owner, owner))
+
+    def _forget_owner(self, owner: str) -> None:
+        self.living.discard(owner)
+        self.shared.pop(owner, None)
+
     # -- reading tensors
+
+    def take(self, tensor: Any) -> Any:
+        """The integers of a tensor as they are now, for `then`: on the CPU a view, which must be copied if it is to
+        outlast the engine's next step."""
+        return self.ids(tensor) if self.readback is None else self.readback.copy(tensor)
+
+    def keep(self, tensor: Any) -> Any:
+        """As `take`, but the engine may go on."""
+        return self.ids(tensor).copy() if self.readback is None else self.readback.copy(tensor)
+
+    def then(self, do: Callable[..., None], *taken: Any) -> None:
+        """Does `do(*numbers)`, now or when they are there; events are taken in the order in which they were told, but
+        for those that `do` tells after it has called this itself."""
+        if self.readback is None:
+            do(*taken)
+        else:
+            self.san.later(do, *taken, failed=partial(self.failed, "slot ids from the device"))
 
     def ids(self, tensor: Any) -> Slots:
         """The slot ids of a tensor on the CPU, int64, shape [n]; a view where it can be one."""

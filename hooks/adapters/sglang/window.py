@@ -8,6 +8,7 @@ window slot was given back is a tombstone: its entry is 0, the padding slot.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -189,30 +190,38 @@ def _ours(watch: Watch, allocator: Any) -> bool:
 
 def _give_back(watch: Watch, window: Window, slots: Slots) -> Reading:
     owner, evicting = watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict"
-    numbers = window.nodes_at(slots)
-    grouped = window.allocator.free_group is not None
-    lists, before = kv.free_lists(window.inner), window.inner.available_size()
+    group = watch.group if window.allocator.free_group is not None else None
+    change = kv.Change.begun(window.inner)
     yield
     if not slots.size:
         return
-    lost = NONE
-    if not grouped:
-        pages = np.unique(slots // window.page)
-        if window.inner.available_size() - before != pages.size * window.page:
-            again, lost = kv.difference(window.inner, lists, pages, window.page)
-            if again.size:
-                watch.san.free(WINDOW, again, owner="eviction" if evicting else owner)
+    change.over(window.inner)
+    giver, pages = kv.Giver(owner, evicting, group), np.unique(slots // window.page)
+    if group is None and change.came != pages.size * window.page:
+        kv.compare(watch, change, pages, window.page, partial(_tell, watch, window, giver, slots))
+    else:
+        _tell(watch, window, giver, slots, NONE, NONE)
+
+
+def _tell(watch: Watch, window: Window, giver: kv.Giver, slots: Slots, again: Slots, lost: Slots) -> None:
+    group = giver.group
+    numbers = window.nodes_at(slots)
+    if again.size:
+        watch.san.free(WINDOW, again, owner="eviction" if giver.evicting else giver.owner)
     stays = np.isin(slots // window.page, lost // window.page)
     for number in np.unique(numbers).tolist():
         its = numbers == number
-        giver = owner if not evicting else f"tree:{watch.nodes[number]}" if number else "eviction"
-        told = slots[its] if evicting else slots[its & ~stays]  # what a request lost, it still holds
+        by = giver.owner
+        if giver.evicting:
+            by = f"tree:{watch.nodes[number]}" if number else "eviction"
+        told = slots[its] if giver.evicting else slots[its & ~stays]  # what a request lost, it still holds
         if told.size:
-            watch.san.free(WINDOW, told, owner=giver, group=watch.group if grouped else None)
-            watch.pending = watch.pending or grouped
-        if grouped:
-            window.pending.append((slots[its], giver))
-        elif evicting:
+            watch.san.free(WINDOW, told, owner=by, group=group.name if group is not None else None)
+            if group is not None:
+                group.pending = True
+        if group is not None:
+            window.pending.append((slots[its], by))
+        elif giver.evicting:
             kv.lose(watch, slots[its & stays], f"evicted from node {watch.nodes[number] or '?'}", WINDOW)
     inside = slots[numbers != 0]
     window.node_of[inside] = 0
@@ -225,21 +234,14 @@ def free_group_end(watch: Watch, allocator: Any) -> Reading:
         yield
         return
     window = watch.window
-    lists, before = kv.free_lists(window.inner), window.inner.available_size()
+    change = kv.Change.begun(window.inner)
     yield
+    change.over(window.inner)
     pending, window.pending = window.pending, []
     slots = np.concatenate([slots for slots, _ in pending]) if pending else NONE
     pages = np.unique(slots // window.page)
-    if window.inner.available_size() - before != pages.size * window.page:
-        again, lost = kv.difference(window.inner, lists, pages, window.page)
-        for mine, owner in pending:
-            kv.lose(watch, mine[np.isin(mine // window.page, lost // window.page)], owner, WINDOW)
-            twice = again[np.isin(again // window.page, mine // window.page)]
-            if twice.size:
-                watch.san.free(WINDOW, twice, owner=owner)
-                again = np.setdiff1d(again, twice)
-        if again.size:
-            watch.san.free(WINDOW, again)
+    if change.came != pages.size * window.page:
+        kv.compare(watch, change, pages, window.page, partial(kv.settle, watch, WINDOW, pending, window.page))
 
 
 def clear(watch: Watch, allocator: Any) -> Reading:

@@ -20,6 +20,12 @@ from .release import PUBLISHES
 from .server import Served, serving, wait_for
 
 SECONDS = 60.0
+LATE = {"KVSAN_TEST_LATE": "20"}
+"""Slot ids come so many milliseconds later, as from a device (`slow_device`): several steps of these servers."""
+LATE_STEPS = 40
+"""How many steps of the scheduler kvsan may then be behind."""
+WHEN = ("at once", "late")
+"""When slot ids can be read: on a CPU, and on a device."""
 BARRIER = {"SGLANG_ENABLE_WAR_BARRIER": "1"}
 """On a GPU the barrier is always on."""
 NOT_FATAL = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "0"}
@@ -62,8 +68,9 @@ def few(port: int) -> None:
 
 @dataclass(frozen=True)
 class Struck:
-    """What a fault did: `event` is the index of kvsan's next event then, `step` the scheduler's iteration, `facts` what
-    the fault says of it; `found` are the findings since, without SGLang's own, in the order of their events."""
+    """What a fault did: `event` is the index of kvsan's next event then, `step` the scheduler's iteration (where kvsan
+    may be behind, the last that it may be), `facts` what the fault says of it; `found` are the findings since, without
+    SGLang's own, in the order of their events."""
 
     event: int
     step: int
@@ -72,10 +79,13 @@ class Struck:
 
 
 class Living:
-    """A server that takes faults one by one."""
+    """What a fault did: `event` is the index of kvsan's next event then, `step` the scheduler's iteration (where kvsan
+    may be behind, the last that it may be), `facts` what the fault says of it; `found` are the findings since, without
+    SGLang's own, in the order of their events."""
 
-    def __init__(self, served: Served, control: Path) -> None:
+    def __init__(self, served: Served, control: Path, behind: int = 0) -> None:
         self.served = served
+        self.behind = behind
         self.port = served.port
         self._control = control
 
@@ -97,7 +107,7 @@ class Living:
         self.rest()
         facts = self._read("hits")[hits]
         found = [each for each in self.findings()[told:] if not known(each)]
-        return Struck(facts.pop("event"), facts.pop("step"), facts, tuple(found))
+        return Struck(facts.pop("event"), facts.pop("step") + self.behind, facts, tuple(found))
 
     def rest(self) -> None:
         """Waits until the scheduler is idle and kvsan has told all that it found."""
@@ -125,6 +135,7 @@ class Living:
         self.served.stop()
         assert {(finding["kind"], finding["token"]) for finding in self.served.report["findings"]} == told
         assert self.served.report["failures"] == []
+        assert any("came from the device" in note for note in self.served.report["notes"]) is (self.behind > 0)
         assert self.served.status == (88 if told else 0)
 
     def _arm(self, fault: str) -> None:
@@ -203,4 +214,4 @@ def living(
     control.write_text("")
     variables = {VARIABLE: str(control), **BARRIER, **NOT_FATAL, **variables}
     with serving(model, folder, *arguments, options=options, **variables) as served:
-        yield Living(served, control)
+        yield Living(served, control, LATE_STEPS if variables.keys() >= LATE.keys() else 0)

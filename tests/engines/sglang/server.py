@@ -88,6 +88,7 @@ def write_stand_ins(folder: Path) -> Path:
     (result / "sgl_kernel" / "__init__.py").write_text(_KERNELS, encoding="utf-8")
     write_plugin(folder, "faults", (HERE / "faults.py").read_text(encoding="utf-8"))
     write_plugin(folder, "cpu_pages", (HERE / "cpu_pages.py").read_text(encoding="utf-8"))
+    write_plugin(folder, "slow_device", (HERE / "slow_device.py").read_text(encoding="utf-8"))
     earlier = (HERE / "earlier_faults.py").read_text(encoding="utf-8")
     (result / "kvsan_test_earlier_faults.py").write_text(earlier, encoding="utf-8")
     return result

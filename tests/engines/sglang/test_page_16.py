@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import Case, Living, comes_from, few, living, names
+from .living import LATE, WHEN, Case, Living, comes_from, few, living, names
 from .release import GIVES_BACK
 
 PAGE = 16
 ARGUMENTS = ("--max-total-tokens", "700", "--page-size", str(PAGE), "--disable-overlap-schedule")
 
 
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    with living(model, tmp_path_factory.mktemp("server"), *ARGUMENTS) as it:
+@pytest.fixture(scope="module", params=WHEN)
+def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+    variables = LATE if request.param == "late" else {}
+    with living(model, tmp_path_factory.mktemp("server"), *ARGUMENTS, **variables) as it:
         yield it
 
 

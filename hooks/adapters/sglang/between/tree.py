@@ -5,11 +5,12 @@ it then matches."""
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 from .. import tree as present
 from ..rows import tell_record
-from ..watch import KV, Doing, Watch
+from ..watch import KV, Doing, Slots, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -36,11 +37,15 @@ def insert(watch: Watch, tree: Any, params: Any) -> Reading:
     if tree is not watch.tree or tree.disable or not watch.slots or doing is None:
         yield
         return
-    brought = watch.ids(params.value).copy()
+    brought = watch.keep(params.value)
     result = yield
-    slots = brought[int(result.prefix_len) :]
+    name = present.node_name(result.last_device_node)
+    watch.then(partial(_inserted, watch, doing, name, int(result.prefix_len)), brought)
+
+
+def _inserted(watch: Watch, doing: Doing, name: str, known: int, brought: Slots) -> None:
+    slots = brought[known:]
     if slots.size:
-        name = present.node_name(result.last_device_node)
         watch.hold(slots, watch.node_number(name))
         watch.node_slots[name] = watch.node_slots.get(name, 0) + int(slots.size)
         watch.san.insert(KV, slots, node=name, owner=doing.owner, ns=doing.domain)
@@ -51,8 +56,8 @@ def match_prefix(watch: Watch, tree: Any, params: Any) -> Reading:
     result = yield
     doing = watch.current("publish")
     if tree is watch.tree and watch.slots and doing is not None and doing.owner is not None:
-        slots = watch.ids(result.device_indices).copy()
-        present.attach_new(watch, slots, doing.owner, present.node_name(result.last_device_node))
+        goes_on = partial(present.attach_new, watch, doing.owner, present.node_name(result.last_device_node))
+        watch.then(goes_on, watch.keep(result.device_indices))
 
 
 def consider(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
@@ -63,10 +68,7 @@ def consider(watch: Watch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> R
         yield
     admitted = bool(adder.can_run_list) and adder.can_run_list[-1] is req
     if admitted and watch.slots and len(req.prefix_indices) and watch.owner_of(req) == owner:
-        slots = watch.ids(req.prefix_indices).copy()
-        name = watch.nodes[int(watch.nodes_at(slots[-1:])[0])] or present.node_name(req.last_node)
-        watch.san.match(node=name, ns=present.domain(req), owner=owner)
-        present.attach_new(watch, slots, owner, name)
+        present.matched(watch, req, req.prefix_indices)
 
 
 def inc_lock_ref(watch: Watch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:

@@ -74,7 +74,7 @@ def idle(watch: OlderWatch, scheduler: Any, *args: Any, **kwargs: Any) -> Readin
     """`self_check_during_idle`, later `on_idle`: there is no batch to run, and the engine adds its totals up; where
     something waits for memory, that is not idleness."""
     busy = scheduler.waiting_queue or scheduler.running_batch.reqs or scheduler.chunked_req or watch.flights
-    if scheduler is watch.scheduler and not busy and watch.san.events != watch.events_at_idle:
+    if scheduler is watch.scheduler and not busy and watch.san.told != watch.told_at_idle:
         watch.san.idle()
         watch.san.count(ROWS, available=len(watch.rows.free_slots), total=int(watch.rows.size))
         if watch.slots:
@@ -87,5 +87,5 @@ def idle(watch: OlderWatch, scheduler: Any, *args: Any, **kwargs: Any) -> Readin
                 total=int(watch.kv.size),
             )
         watch.check()
-        watch.events_at_idle = watch.san.events
+        watch.told_at_idle = watch.san.told
     yield

@@ -18,7 +18,7 @@ def queued(watch: OlderWatch, scheduler: Any, req: Any, *args: Any, **kwargs: An
     """`_add_request_to_queue`: a request enters, or is there again after a retraction; or it is turned away."""
     rid = str(req.rid)
     if rid not in watch.live:
-        watch.live.add(rid)
+        watch.begin(rid)
         watch.san.req_start(owner=rid)
     yield
     queue = scheduler.waiting_queue

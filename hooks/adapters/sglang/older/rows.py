@@ -59,7 +59,7 @@ def _bind(watch: OlderWatch, owner: str, row: int) -> None:
     if watch.last_owner.get(row) == owner:
         watch.continued.add(row)
     watch.owner_of_row[row] = owner
-    watch.live.add(owner)
+    watch.begin(owner)
     watch.san.alloc(ROWS, row, owner=owner)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 from .. import tree as present
@@ -74,10 +75,14 @@ def split(watch: OlderWatch, tree: Any, key: Any, child: Any, split_len: int) ->
     """`_split_node(key, node, length)`: a new node takes the first slots over and stands above the old one."""
     above = yield
     if tree is watch.tree and watch.slots:
-        slots, old, new = watch.ids(above.value).copy(), present.node_name(child), present.node_name(above)
-        _hold(watch, slots, new)
-        watch.node_slots[old] = watch.node_slots.get(old, 0) - int(slots.size)
-        watch.san.split(node=old, child=new, slots=slots, pool=KV)
+        names = present.node_name(child), present.node_name(above)
+        watch.then(partial(_split, watch, *names), watch.keep(above.value))
+
+
+def _split(watch: Watch, old: str, new: str, slots: Slots) -> None:
+    _hold(watch, slots, new)
+    watch.node_slots[old] = watch.node_slots.get(old, 0) - int(slots.size)
+    watch.san.split(node=old, child=new, slots=slots, pool=KV)
 
 
 def match_prefix(watch: OlderWatch, tree: Any, *args: Any, **kwargs: Any) -> Reading:
@@ -85,7 +90,7 @@ def match_prefix(watch: OlderWatch, tree: Any, *args: Any, **kwargs: Any) -> Rea
     result = yield
     doing = watch.current("publish")
     if tree is watch.tree and watch.slots and doing is not None and doing.owner is not None:
-        present.attach_new(watch, watch.ids(result.device_indices).copy(), doing.owner, "?")
+        present.attach_new(watch, doing.owner, "?", watch.ids(result.device_indices).copy())
 
 
 def consider(watch: OlderWatch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
@@ -96,7 +101,7 @@ def consider(watch: OlderWatch, adder: Any, req: Any, *args: Any, **kwargs: Any)
     admitted = bool(adder.can_run_list) and adder.can_run_list[-1] is req
     if admitted and watch.slots and len(req.prefix_indices):
         watch.san.match(node=present.node_name(req.last_node), ns=present.domain(req), owner=owner)
-        present.attach_new(watch, watch.ids(req.prefix_indices).copy(), owner, "?")
+        present.attach_new(watch, owner, "?", watch.ids(req.prefix_indices).copy())
 
 
 def inc_lock_ref(watch: OlderWatch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:

@@ -1,0 +1,129 @@
+"""Work whose numbers are still on their way: slot ids that a device computes are copied to the host while the engine
+goes on, and told when they are there.
+
+What is told meanwhile waits behind it, with the time and the stack of its own call, so that the tracker gets everything
+in the order in which it happened. Nothing here waits for a device: `settle` takes in what has arrived, and leaves the
+rest for the next time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvsan.errors import FindingRaised
+from kvsan.events import Event, Slots
+
+MOST = 50_000
+"""How many events and pieces of work may wait; a scheduler that runs two batches ahead has some hundred."""
+
+
+class Reading(Protocol):
+    """Numbers that will be there."""
+
+    def ready(self) -> bool:
+        """Are they? Does not wait."""
+
+    def value(self) -> Slots:
+        """The numbers, int64, shape [n]; only once they are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What to do with numbers when they are there; `time_ns` and `stack` are those of the call that it is about."""
+
+    do: Callable[..., None]
+    readings: tuple[Reading, ...]
+    failed: Callable[[Exception], None]
+    time_ns: int
+    stack: int
+
+
+class Backlog:
+    """What waits, in order. `take` gets the events; the work's own come between them."""
+
+    def __init__(self, take: Callable[[Event], None]) -> None:
+        self._take = take
+        self._waiting: deque[Event | Work] = deque()
+        self._lock = threading.Lock()
+        self._thread = 0
+        self._now: Work | None = None
+        self._nested: list[Event | Work] = []
+        self.latest_ns = 0
+        """How long after their call numbers were there, at worst."""
+        self.readings = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def work(self) -> Work | None:
+        """The work that this thread is doing, whose time and stack its events have."""
+        return self._now if self._now is not None and self._thread == threading.get_ident() else None
+
+    @property
+    def behind(self) -> bool:
+        """Must what this thread tells now wait?"""
+        return bool(self._waiting) if self.work is None else bool(self._nested)
+
+    def add(self, what: Event | Work) -> None:
+        """Puts it behind what waits; work for which other work asks while it is done comes right after that.
+
+        Raises OverflowError, and forgets what waits, if that is more than `MOST`.
+        """
+        if self.work is not None:
+            self._nested.append(what)
+            return
+        if len(self._waiting) >= MOST:
+            self._waiting.clear()
+            raise OverflowError(f"{MOST:,} events wait for slot ids that do not come from the device")
+        self._waiting.append(what)
+
+    def standing(self) -> str:
+        """How much came late, and how late, in a sentence."""
+        left = f" {len(self._waiting):,} events still wait and are not judged." if self._waiting else ""
+        return (
+            f"Slot ids of {self.readings:,} tensors came from the device while the engine went on; what they show was "
+            f"told at most {self.latest_ns / 1e6:,.0f} ms after the call that it is about.{left}"
+        )
+
+    def settle(self) -> None:
+        """Takes in what is there, up to the first that is not; of several threads one, and the others go on."""
+        if not self._waiting or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._thread = threading.get_ident()
+            while self._waiting:
+                first = self._waiting[0]
+                if isinstance(first, Work):
+                    if not all(each.ready() for each in first.readings):
+                        return
+                    self._waiting.popleft()
+                    self._do(first)
+                else:
+                    self._waiting.popleft()
+                    self._take(first)
+        finally:
+            self._lock.release()
+
+    def _do(self, work: Work) -> None:
+        if work.readings:
+            self.readings += len(work.readings)
+            self.latest_ns = max(self.latest_ns, time.monotonic_ns() - work.time_ns)
+        self._now = work
+        try:
+            work.do(*[each.value() for each in work.readings])
+        except FindingRaised:
+            raise
+        except Exception as error:
+            self._waiting.clear()  # what follows would be judged by a shadow that missed something
+            self._nested.clear()
+            work.failed(error)
+        finally:
+            self._now = None
+            self._waiting.extendleft(reversed(self._nested))
+            self._nested.clear()
