@@ -94,24 +94,30 @@ def write_cache_indices(
     """Prefix and new slots of an extend batch, for each request. On devices a kernel writes them all; else it goes
     through `write`."""
     rows, prefixes, lengths = req_pool_indices_cpu.tolist(), prefix_lens_cpu.tolist(), seq_lens_cpu.tolist()
+    far = watch.slots and watch.readback is not None and req_to_token_pool is watch.rows and bool(rows)
+    before = watch.take(_beginnings(req_to_token_pool, rows, lengths)) if far else None
     with watch.within(Doing("extend", prefix=dict(zip(rows, prefixes, strict=True)))):
         yield
-    if req_to_token_pool is not watch.rows:
-        return
-    if not watch.slots:
-        agent = watch.stream()
-        for row, length in zip(rows, lengths, strict=True):
-            tell_write(watch, row, 0, np.zeros(length, np.int64), agent)
-    elif watch.readback is not None and rows:
+    if far:
         import torch
 
-        table = req_to_token_pool.req_to_token
-        there = torch.cat([table[row, :length] for row, length in zip(rows, lengths, strict=True)])
         pieces = [
             Piece(_writer(watch, row), begin, end) for row, begin, end in zip(rows, prefixes, lengths, strict=True)
         ]
-        taken = watch.take(torch.cat(prefix_tensors)), watch.take(out_cache_loc), watch.take(there)
-        watch.then(partial(_tell_extended, watch, pieces), *taken)
+        asked = watch.take(torch.cat(prefix_tensors)), watch.take(out_cache_loc)
+        there = watch.take(_beginnings(req_to_token_pool, rows, lengths))
+        watch.then(partial(_tell_extended, watch, pieces), *asked, before, there)
+    elif not watch.slots and req_to_token_pool is watch.rows:
+        agent = watch.stream()
+        for row, length in zip(rows, lengths, strict=True):
+            tell_write(watch, row, 0, np.zeros(length, np.int64), agent)
+
+
+def _beginnings(pool: Any, rows: list[int], lengths: list[int]) -> Any:
+    """The first so many cells of each row, one row's after the other's, on the device."""
+    import torch
+
+    return torch.cat([pool.req_to_token[row, :length] for row, length in zip(rows, lengths, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,23 +144,29 @@ class Piece:
     end: int
 
 
-def _tell_extended(watch: Watch, pieces: list[Piece], prefix: Slots, new: Slots, there: Slots) -> None:
-    """What a kernel was to write, one request's after the other's, and what the table had then."""
+def _tell_extended(watch: Watch, pieces: list[Piece], prefix: Slots, new: Slots, before: Slots, there: Slots) -> None:
+    """What a kernel was to write, one request's after the other's, and what the table had before and after. Cells that
+    have something else than both were written twice."""
     shared = taken = seen = 0
     for piece in pieces:
         begin, count = piece.begin, piece.end - piece.begin
-        own, cells = new[taken : taken + count], there[seen : seen + piece.end]
-        watch.san.own(KV, own, owner=piece.writer.owner)
-        if begin:
-            _written(watch, piece.writer, 0, prefix[shared : shared + begin], cells[:begin])
-        _written(watch, piece.writer, begin, own, cells[begin:])
+        asked = np.concatenate([prefix[shared : shared + begin], new[taken : taken + count]])
+        watch.san.own(KV, asked[begin:], owner=piece.writer.owner)
+        old, cells = before[seen : seen + piece.end], there[seen : seen + piece.end]
+        for part in (slice(0, begin), slice(begin, piece.end)):
+            other = np.flatnonzero(asked[part] != cells[part])
+            if not other.size or not np.array_equal(cells[part], old[part]):
+                _written(watch, piece.writer, part.start, asked[part], asked[part])
+                if other.size:
+                    again = slice(part.start + int(other[0]), part.start + int(other[-1]) + 1)
+                    _written(watch, piece.writer, again.start, cells[again], cells[again])
         shared, taken, seen = shared + begin, taken + count, seen + piece.end
 
 
 def _written(watch: Watch, writer: Writer, position: int, slots: Slots, there: Slots) -> None:
     """Slots were to be written from `position` on, and the engine's table had these there then: a write that something
     swallowed is none."""
-    if writer.told and np.array_equal(slots, there):
+    if writer.told and slots.size and np.array_equal(slots, there):
         watch.san.row_write(
             ROWS, row=writer.row, pos=position, into=KV, slots=slots, owner=writer.owner, agent=writer.agent
         )
