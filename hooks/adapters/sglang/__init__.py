@@ -215,10 +215,6 @@ def _far(watch: Watch, device: str) -> str | None:
         return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
     parts = {"a sliding window": watch.window, "recurrent states": watch.states, "the host tier": watch.host}
     has = [name for name, part in parts.items() if part is not None]
-    if not watch.scheduler.spec_algorithm.is_none():
-        has.append("speculative decoding")
-    if _mode(watch.scheduler) != "null":
-        has.append("disaggregation")
     if has:
         return f"what {' and '.join(has)} do with slot ids that are on the device ({device}) is not followed yet"
     return None

@@ -9,14 +9,15 @@ that sender conclude, or aborts it.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from . import requests
 from .batches import event_name
-from .rows import row_slots
-from .watch import KV, WINDOW, Watch
+from .watch import KV, WINDOW, Slots, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -44,7 +45,7 @@ def pre_alloc(watch: Watch, queue: Any, req: Any, *args: Any, **kwargs: Any) -> 
     """`_pre_alloc`: a row and the slots for all that will arrive."""
     result = yield
     if watch.slots and queue.req_to_token_pool is watch.rows and result is not None:
-        watch.san.own(KV, watch.ids(result).copy(), owner=watch.owner_of(req))
+        watch.then(partial(watch.san.own, KV, owner=watch.owner_of(req)), watch.take(result))
 
 
 def announce(
@@ -95,17 +96,34 @@ def send(watch: Watch, scheduler: Any, req: Any, last_chunk: bool = False, end_i
     early = getattr(sender, "_early_send_wait_event", None)
     yield
     end = int(req.start_send_idx)
-    parts = {KV: row_slots(watch, req.kv, begin, end)}
-    if watch.window is not None and last_chunk:
-        first = max(int(req.disagg_decode_prefix_len), end - int(scheduler.sliding_window_size))
-        parts[WINDOW] = watch.window.mapped(row_slots(watch, req.kv, first // watch.page * watch.page, end))
     if early is not None and type(sender).__name__ != NO_WAIT:
         watch.san.wait(event=event_name(early), agent=NIC)
-    name = f"send of {req.rid}"
-    for pool, slots in parts.items():
-        if slots.size:
-            watch.san.xfer_begin(pool, slots, xfer=name, access="read", owner=watch.owner_of(req), agent=NIC)
-            watch.sending[id(sender)] = (sender, name)
+    if req.kv.req_pool_idx is None:
+        return
+    row = watch.rows.req_to_token[req.kv.req_pool_idx]
+    _, sent = watch.sending.setdefault(id(sender), (sender, Sent(f"send of {req.rid}", watch.owner_of(req))))
+    if end > begin:
+        watch.then(partial(_begin, watch, sent, KV), watch.take(row[begin:end]))
+    if watch.window is not None and last_chunk:
+        first = max(int(req.disagg_decode_prefix_len), end - int(scheduler.sliding_window_size))
+        watch.then(partial(_begin, watch, sent, WINDOW), watch.take(row[first // watch.page * watch.page : end]))
+
+
+@dataclass(slots=True)
+class Sent:
+    """A transfer to another server; `begun` once it has slots."""
+
+    name: str
+    owner: str
+    begun: bool = False
+
+
+def _begin(watch: Watch, sent: Sent, pool: str, slots: Slots) -> None:
+    if pool == WINDOW:
+        slots = watch.window.mapped(slots)
+    if slots.size:
+        watch.san.xfer_begin(pool, slots, xfer=sent.name, access="read", owner=sent.owner, agent=NIC)
+        sent.begun = True
 
 
 def polled(watch: Watch, pollers: Any, *args: Any, **kwargs: Any) -> Reading:
@@ -124,9 +142,14 @@ def stopped(watch: Watch, sender: Any) -> Reading:
 
 
 def _sent(watch: Watch, sender: Any) -> None:
-    _, name = watch.sending.pop(id(sender), (None, None))
-    if name is not None:
-        watch.san.xfer_end(xfer=name)
+    _, sent = watch.sending.pop(id(sender), (None, None))
+    if sent is not None:
+        watch.then(partial(_end, watch, sent))
+
+
+def _end(watch: Watch, sent: Sent) -> None:
+    if sent.begun:
+        watch.san.xfer_end(xfer=sent.name)
 
 
 def requeue(watch: Watch, scheduler: Any, req: Any) -> Reading:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .watch import KV, NONE, ROWS, Doing, Slots, Watch
+from .watch import KV, ROWS, Doing, Slots, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -94,30 +94,29 @@ def write_cache_indices(
     """Prefix and new slots of an extend batch, for each request. On devices a kernel writes them all; else it goes
     through `write`."""
     rows, prefixes, lengths = req_pool_indices_cpu.tolist(), prefix_lens_cpu.tolist(), seq_lens_cpu.tolist()
-    far = watch.slots and watch.readback is not None and req_to_token_pool is watch.rows and bool(rows)
-    before = watch.take(_beginnings(req_to_token_pool, rows, lengths)) if far else None
+    ours = req_to_token_pool is watch.rows
+    kernel = None
+    if ours and watch.readback is not None:
+        kernel = KernelWrite(watch, [Run(row, 0, *each) for row, *each in zip(rows, prefixes, lengths, strict=True)])
     with watch.within(Doing("extend", prefix=dict(zip(rows, prefixes, strict=True)))):
         yield
-    if far:
-        import torch
-
-        pieces = [
-            Piece(_writer(watch, row), begin, end) for row, begin, end in zip(rows, prefixes, lengths, strict=True)
-        ]
-        asked = watch.take(torch.cat(prefix_tensors)), watch.take(out_cache_loc)
-        there = watch.take(_beginnings(req_to_token_pool, rows, lengths))
-        watch.then(partial(_tell_extended, watch, pieces), *asked, before, there)
-    elif not watch.slots and req_to_token_pool is watch.rows:
+    if kernel is not None:
+        fresh = out_cache_loc.split([end - begin for begin, end in zip(prefixes, lengths, strict=True)])
+        kernel.over([each for both in zip(prefix_tensors, fresh, strict=True) for each in both])
+    elif ours and not watch.slots:
         agent = watch.stream()
         for row, length in zip(rows, lengths, strict=True):
             tell_write(watch, row, 0, np.zeros(length, np.int64), agent)
 
 
-def _beginnings(pool: Any, rows: list[int], lengths: list[int]) -> Any:
-    """The first so many cells of each row, one row's after the other's, on the device."""
-    import torch
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Cells [begin, end) of a row; from `fresh` on, their slots are new ones."""
 
-    return torch.cat([pool.req_to_token[row, :length] for row, length in zip(rows, lengths, strict=True)])
+    row: int
+    begin: int
+    fresh: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,32 +134,54 @@ def _writer(watch: Watch, row: int) -> Writer:
     return Writer(row, owner, watch.stream(), owner not in watch.beaming)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A request's part in an extend batch: how long its prefix is, and how far its row goes now."""
+class KernelWrite:
+    """One kernel writes runs of several rows; it is made before the kernel is launched.
 
-    writer: Writer
-    begin: int
-    end: int
+    What the table has before and after tells a write that something swallowed from one that another write followed.
+    """
 
+    def __init__(self, watch: Watch, runs: list[Run]) -> None:
+        self._watch, self._runs = watch, runs
+        self._before = self._cells()
 
-def _tell_extended(watch: Watch, pieces: list[Piece], prefix: Slots, new: Slots, before: Slots, there: Slots) -> None:
-    """What a kernel was to write, one request's after the other's, and what the table had before and after. Cells that
-    have something else than both were written twice."""
-    shared = taken = seen = 0
-    for piece in pieces:
-        begin, count = piece.begin, piece.end - piece.begin
-        asked = np.concatenate([prefix[shared : shared + begin], new[taken : taken + count]])
-        watch.san.own(KV, asked[begin:], owner=piece.writer.owner)
-        old, cells = before[seen : seen + piece.end], there[seen : seen + piece.end]
-        for part in (slice(0, begin), slice(begin, piece.end)):
-            other = np.flatnonzero(asked[part] != cells[part])
-            if not other.size or not np.array_equal(cells[part], old[part]):
-                _written(watch, piece.writer, part.start, asked[part], asked[part])
-                if other.size:
-                    again = slice(part.start + int(other[0]), part.start + int(other[-1]) + 1)
-                    _written(watch, piece.writer, again.start, cells[again], cells[again])
-        shared, taken, seen = shared + begin, taken + count, seen + piece.end
+    def over(self, asked: list[Any]) -> None:
+        """It was launched; these slots were to be written, one run's after the other's."""
+        import torch
+
+        if self._runs:
+            writers = [_writer(self._watch, run.row) for run in self._runs]
+            taken = self._watch.take(torch.cat(asked)), self._before, self._cells()
+            self._watch.then(partial(self._tell, writers), *taken)
+
+    def _cells(self) -> Any:
+        """What the table has now in all these runs."""
+        import torch
+
+        table = self._watch.rows.req_to_token
+        return self._watch.keep(
+            torch.cat([table[run.row, run.begin : run.end] for run in self._runs] or [table[0, :0]])
+        )
+
+    def _tell(self, writers: list[Writer], asked: Slots, before: Slots, there: Slots) -> None:
+        first = 0
+        for run, writer in zip(self._runs, writers, strict=True):
+            split, last = first + run.fresh - run.begin, first + run.end - run.begin
+            if last > split:
+                self._watch.san.own(KV, asked[split:last], owner=writer.owner)
+            for begin, end in ((first, split), (split, last)):
+                self._tell_part(
+                    writer, run.begin + begin - first, asked[begin:end], before[begin:end], there[begin:end]
+                )
+            first = last
+
+    def _tell_part(self, writer: Writer, position: int, asked: Slots, before: Slots, there: Slots) -> None:
+        other = np.flatnonzero(asked != there)
+        if other.size and np.array_equal(there, before):
+            return  # swallowed
+        _written(self._watch, writer, position, asked, asked)
+        if other.size:  # another write followed
+            again = slice(int(other[0]), int(other[-1]) + 1)
+            _written(self._watch, writer, position + again.start, there[again], there[again])
 
 
 def _written(watch: Watch, writer: Writer, position: int, slots: Slots, there: Slots) -> None:
@@ -260,24 +281,11 @@ def _written_run(watch: Watch, writer: Writer, begin: int, fresh: bool, slots: S
     _written(watch, writer, begin, slots, there)
 
 
-def table(pool: Any, indices: Any) -> Slots:
-    """What the engine's table has there now: a write that something swallowed is none. Only read on the CPU."""
-    array: Slots = pool.req_to_token[indices].reshape(-1).numpy()
-    return array
-
-
 def tell_write(watch: Watch, row: int, position: int, slots: Any, agent: str) -> None:
     """Slots are now in the row's cells from `position` on."""
     owner = watch.owner_of_row.get(row)
     if owner not in watch.beaming:
         watch.san.row_write(ROWS, row=row, pos=position, into=KV, slots=slots, owner=owner, agent=agent)
-
-
-def row_slots(watch: Watch, kv: Any, begin: int, end: int) -> Slots:
-    """The slots that a record's row has in cells [begin, end); only on the CPU."""
-    if not watch.slots or kv.req_pool_idx is None or end <= begin:
-        return NONE
-    return watch.ids(watch.rows.req_to_token[kv.req_pool_idx, begin:end])
 
 
 def alloc_for_decode(watch: Watch, batch: Any, token_per_req: int) -> Reading:

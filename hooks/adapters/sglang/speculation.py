@@ -7,13 +7,14 @@ did not need is given back when it ends, by the same calls as the rest.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .batches import batch_name
-from .rows import table, tell_write
-from .watch import KV, Watch
+from .rows import KernelWrite, Run, tell_write
+from .watch import KV, Doing, Slots, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -29,47 +30,48 @@ def assign(
 ) -> Reading:
     """`assign_req_to_token_pool_func`: for each row its piece of the slots, one after the other. A draft model's own
     table is none of ours."""
-    yield
+    doing = watch.current("ahead")
     if not watch.slots or req_to_token is not watch.rows.req_to_token:
+        yield
         return
-    agent, taken = watch.stream(), 0
-    slots = watch.ids(out_cache_loc).copy()
-    pieces = zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True)
-    for row, begin, end in pieces:
-        mine = slots[taken : taken + end - begin]
-        taken += end - begin
-        if not mine.size:
-            continue
-        watch.san.own(KV, mine, owner=watch.owner_of_row.get(row))
-        if np.array_equal(mine, table(watch.rows, (row, slice(begin, end)))):
-            tell_write(watch, row, begin, mine, agent)
+    if doing is None:
+        watch.give_up("slots are taken ahead where kvsan does not see for which cells")
+        yield
+        return
+    kernel = KernelWrite(watch, doing.runs)
+    yield
+    kernel.over([out_cache_loc])
 
 
 def reserve(watch: Watch, tree: Any, pool: Any, **named: Any) -> Reading:
-    """`alloc_for_spec_decode`: where slot ids stay on a device, the lengths on the host say which cells are written."""
+    """`alloc_for_spec_decode`: the lengths on the host say which cells are written."""
+    rows = [int(req.kv.req_pool_idx) for req in named["reqs"]]
     begins, ends = named["cur_kv_lens_cpu"].tolist(), named["nxt_kv_lens_cpu"].tolist()
-    yield
+    runs = [Run(row, begin, begin, end) for row, begin, end in zip(rows, begins, ends, strict=True) if end > begin]
+    with watch.within(Doing("ahead", runs=runs)):
+        yield
     if watch.slots or pool is not watch.rows:
         return
     agent = watch.stream()
-    for req, begin, end in zip(named["reqs"], begins, ends, strict=True):
-        if end > begin:
-            tell_write(watch, int(req.kv.req_pool_idx), begin, np.zeros(end - begin, np.int64), agent)
+    for run in runs:
+        tell_write(watch, run.row, run.begin, np.zeros(run.end - run.begin, np.int64), agent)
 
 
 def move(watch: Watch, batch: Any, accept_index: Any, num_correct_drafts: Any, allocator: Any) -> Reading:
     """`move_accept_tokens_to_target_kvcache`: of a tree of drafts, the accepted ones go to the front of their request's
     slots. Accepted drafts of a chain stand there already."""
     yield
-    if not (watch.slots and watch.san.data):
-        return
-    window, accepted = watch.ids(batch.out_cache_loc), watch.ids(accept_index)
+    if watch.slots and watch.san.data:
+        taken = [watch.keep(each) for each in (batch.out_cache_loc, accept_index, num_correct_drafts)]
+        watch.then(partial(_moved, watch, batch_name(batch), watch.stream()), *taken)
+
+
+def _moved(watch: Watch, name: str, agent: str, window: Slots, accepted: Slots, correct: Slots) -> None:
     source = window[accepted[accepted >= 0]]
-    counts = watch.ids(num_correct_drafts) + 1
+    counts = correct + 1
     target = np.concatenate([each[:count] for each, count in zip(window.reshape(len(counts), -1), counts, strict=True)])
     moved = source != target
     if moved.any():
-        name, agent = batch_name(batch), watch.stream()
         watch.san.read(KV, source[moved], batch=name, agent=agent)
         watch.san.write(KV, target[moved], batch=name, agent=agent)
 

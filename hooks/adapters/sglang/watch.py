@@ -30,15 +30,17 @@ NONE: Slots = np.empty(0, np.int64)
 class Doing:
     """A call of the engine that says what the calls inside it are for.
 
-    `what`: extend, decode, run, publish, evict, release, session, row, admit, consider, slide, beam, backup, load,
-    idle; `owner` on whose behalf; `batch` the engine's batch (decode, run); `prefix` prefix lengths by row (extend);
-    `values` and `domain` what is inserted in which key domain (publish, load).
+    `what`: extend, decode, ahead, run, publish, evict, release, session, row, admit, consider, slide, beam, backup,
+    load, idle; `owner` on whose behalf; `batch` the engine's batch (decode, run); `prefix` prefix lengths by row
+    (extend); `runs` the cells that are written (ahead); `values` and `domain` what is inserted in which key domain
+    (publish, load).
     """
 
     what: str
     owner: str | None = None
     batch: Any = None
     prefix: dict[int, int] = field(default_factory=dict)
+    runs: Any = ()
     values: Slots | Reading | None = None
     domain: str | None = None
 
@@ -123,8 +125,9 @@ class Watch:
         """The same, as far as the shadow is."""
         self.arriving: set[str] = set()
         """Transfers from other servers that are under way."""
-        self.sending: dict[int, tuple[Any, str]] = {}
-        """Transfers to other servers that are under way, by the id of the engine's sender: that, and their name."""
+        self.sending: dict[int, tuple[Any, Any]] = {}
+        """Transfers to other servers that are under way, by the id of the engine's sender: that, and what is sent
+        (`disaggregation.Sent`)."""
         self.beaming: set[str] = set()
         """Requests with several rows, whose cells are not told."""
         self.aborted: set[str] = set()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from . import load
-from .living import BARRIER, others
+from .living import BARRIER, LATE, others
 from .server import serving
 
 DECODE = (
@@ -39,14 +39,18 @@ def requests(port: int, count: int) -> list[Any]:
     return answers
 
 
-@pytest.mark.parametrize("arguments", [(), ("--page-size", "16", "--disable-overlap-schedule")])
-def test_a_decode_server(arguments: tuple[str, ...], model: Path, tmp_path: Path) -> None:
-    with serving(model, tmp_path, *DECODE, *arguments, options=("--level", "full"), **BARRIER) as served:
+PAGED = ("--page-size", "16", "--disable-overlap-schedule")
+
+
+@pytest.mark.parametrize(("arguments", "when"), [((), {}), (PAGED, {}), ((), LATE)])
+def test_a_decode_server(arguments: tuple[str, ...], when: dict[str, str], model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path, *DECODE, *arguments, options=("--level", "full"), **BARRIER, **when) as served:
         assert all(requests(served.port, 24))
         time.sleep(1)
         assert "flushed" in str(load.post(served.port, "/flush_cache", {}))
     assert others(served) == []
     assert served.report["failures"] == []
+    assert any("came from the device" in note for note in served.report["notes"]) is bool(when)
     totals = {pool["pool"]: pool for pool in served.report["totals"]}
     assert set(totals) == {"rows", "kv"}
     assert totals["rows"]["free"] == totals["rows"]["size"] - 1 > 8

@@ -10,7 +10,7 @@ import pytest
 
 from . import load
 from . import model as models
-from .living import Case, Living, comes_from, few, living, names, one
+from .living import LATE, WHEN, Case, Living, comes_from, few, living, names, one
 from .server import HERE, write_plugin
 
 EAGLE3 = (
@@ -19,13 +19,14 @@ EAGLE3 = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+@pytest.fixture(scope="module", params=WHEN)
+def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+    variables = LATE if request.param == "late" else {}
     folder = tmp_path_factory.mktemp("server")
     write_plugin(folder, "cpu_speculation", (HERE / "cpu_speculation.py").read_text(encoding="utf-8"))
     drafts = models.write(folder / "drafts", models.EAGLE3)
     arguments = (*EAGLE3, "--speculative-draft-model-path", str(drafts))
-    with living(model, folder, *arguments, options=("--level", "full")) as it:
+    with living(model, folder, *arguments, options=("--level", "full"), **variables) as it:
         yield it
 
 

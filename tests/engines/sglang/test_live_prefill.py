@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import BARRIER, Case, Living, comes_from, living, names, others
+from .living import BARRIER, LATE, WHEN, Case, Living, comes_from, living, names, others
 from .server import HERE, Served, free_port, serving, wait_for, write_plugin
 from .test_live_host import TIER, from_host
 from .test_live_window import TRANSLATION, windowed
@@ -104,10 +104,11 @@ def flushed(port: int) -> bool:
         return False
 
 
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+@pytest.fixture(scope="module", params=WHEN)
+def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+    variables = LATE if request.param == "late" else {}
     folder = tmp_path_factory.mktemp("server")
-    with living(model, folder, *arguments(folder), "--page-size", str(PAGE), options=FULL) as it:
+    with living(model, folder, *arguments(folder), "--page-size", str(PAGE), options=FULL, **variables) as it:
         yield it
 
 

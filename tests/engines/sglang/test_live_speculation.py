@@ -12,7 +12,7 @@ import pytest
 
 from . import load
 from . import model as models
-from .living import BARRIER, others
+from .living import BARRIER, LATE, others
 from .server import HERE, serving, write_plugin
 
 STEPS = ("--speculative-num-steps", "2", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3")
@@ -42,11 +42,11 @@ SERVERS = [
         variables=RETRACT,
     ),
     Server(
-        "another model, page 16, no overlap, and retraction",
+        "another model, page 16, no overlap, and retraction, slot ids late",
         "STANDALONE",
         (*STEPS, *PAGED, "--disable-overlap-schedule"),
         models.LLAMA,
-        RETRACT,
+        RETRACT | LATE,
     ),
     Server(
         "a head for each draft, overlapped",
@@ -72,6 +72,9 @@ def test_drafts(server: Server, model: Path, tmp_path: Path) -> None:
     assert others(served) == []
     assert served.report["failures"] == []
     assert not [note for note in served.report["notes"] if "SGLang" in note]
+    assert any("came from the device" in note for note in served.report["notes"]) is (
+        server.variables.keys() >= LATE.keys()
+    )
     totals = {pool["pool"]: pool for pool in served.report["totals"]}
     assert set(totals) == {"rows", "kv"}
     assert totals["kv"]["events"] > 500
