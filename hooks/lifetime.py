@@ -51,9 +51,11 @@ def _close(recorder: object, sink: Sink) -> None:
 
 
 def _watch(sanitizer: Sanitizer, seconds: float, ended: threading.Event) -> None:
-    """Judges once, as `idle` does, whenever no event has come for so long."""
+    """Judges once, as `idle` does, whenever no event has come for so long and none waits."""
     judged = -1
     while not ended.wait(seconds / 4):
+        if sanitizer.waiting:  # what has come is the engine's thread to take in, which knows what its device does
+            continue
         if time.monotonic_ns() - sanitizer.last_event_ns >= seconds * 1e9 and sanitizer.events != judged:
             sanitizer.check_end()
             judged = sanitizer.events

@@ -278,6 +278,11 @@ class Sanitizer(Operations):
         """Takes in what waited and is there by now; waits for nothing."""
         self._late.settle()
 
+    @property
+    def waiting(self) -> int:
+        """How many events, and pieces of work that will tell more of them, wait for numbers."""
+        return len(self._late)
+
     def fail(self, failure: Failure) -> None:
         """Tells that something of kvsan failed in this process, once."""
         self._tell_failure(failure)

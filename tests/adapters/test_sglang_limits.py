@@ -60,10 +60,18 @@ def test_a_plain_scheduler_is_followed() -> None:
     assert watch.san.report().notes == ()
 
 
+def test_slot_ids_on_a_cuda_device_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(sglang, "readback_for", asked.append)
+    watch = watch_over()
+    assert sglang._can_read_slots(watch, "cuda")
+    assert (asked, watch.san.report().notes) == (["cuda"], ())
+
+
 @pytest.mark.parametrize(
     ("device", "changes", "why"),
     [
-        ("cuda", {}, "slot ids are on the device (cuda)"),
+        ("xpu", {}, "slot ids are on the device (xpu)"),
         ("cpu", {"allocator": named("SWATokenToKVPoolAllocator", page_size=1)}, "SWATokenToKVPoolAllocator"),
         ("cpu", {"tree": named("LMCacheUnifiedRadixCache")}, "LMCacheUnifiedRadixCache"),
         (
