@@ -78,3 +78,8 @@ class Readback:
 
 DEVICES = ("cuda",)
 """The devices (AMD's have this name, too) whose streams copy as is said here."""
+
+
+def readback_from(device: str) -> Readback | None:
+    """What brings integers from that kind of device; None where they are on the host."""
+    return None if device == "cpu" else Readback(device)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kvsan.hooks.adapters import sglang
+from kvsan.hooks.adapters import readback, sglang
 from kvsan.hooks.adapters.probes import Probe, Resolved
 from kvsan.hooks.adapters.sglang.between.records import OwnRecordsWatch
 from kvsan.hooks.adapters.sglang.between.table import SINCE_0_5_17
@@ -62,7 +62,7 @@ def test_a_plain_scheduler_is_followed() -> None:
 
 def test_slot_ids_on_a_cuda_device_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(sglang, "readback_for", asked.append)
+    monkeypatch.setattr(readback, "readback_from", asked.append)
     watch = watch_over()
     assert sglang._can_read_slots(watch, "cuda")
     assert (asked, watch.san.report().notes) == (["cuda"], ())

@@ -11,8 +11,8 @@ from kvsan import alone
 
 from ... import current
 from ...sanitizer import Sanitizer
+from .. import readback
 from ..probes import Probe, Resolved, install
-from ..readback import DEVICES, Readback
 from . import disaggregation, host, speculation, states, window
 from .older.begin import begin as begin_older
 from .older.watch import OlderWatch
@@ -150,7 +150,7 @@ def _can_read_slots(watch: Watch, device: str) -> bool:
         return False
     why = _obstacle(watch, device)
     if why is None:
-        watch.readback = readback_for(device)
+        watch.readback = readback.readback_from(device)
         if (name := watch.scheduler.spec_algorithm.name) in speculation.ALIKE:
             watch.note(f"SGLang: drafts by {name} are followed as EAGLE's are; no server that drafts so was run.")
         return True
@@ -211,18 +211,13 @@ def _obstacle(watch: Watch, device: str) -> str | None:
 
 def _far(watch: Watch, device: str) -> str | None:
     """Why slot ids that are on this device cannot be followed; they come later than the calls that they are about."""
-    if device not in DEVICES or not watch.late:
+    if device not in readback.DEVICES:
         return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
     parts = {"a sliding window": watch.window, "recurrent states": watch.states, "the host tier": watch.host}
     has = [name for name, part in parts.items() if part is not None]
     if has:
         return f"what {' and '.join(has)} do with slot ids that are on the device ({device}) is not followed yet"
     return None
-
-
-def readback_for(device: str) -> Readback | None:
-    """What brings slot ids from there; None where they are on the host."""
-    return None if device == "cpu" else Readback(device)
 
 
 def _lacking(probes: tuple[Probe, ...]) -> str:

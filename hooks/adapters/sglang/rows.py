@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -97,7 +97,8 @@ def write_cache_indices(
     ours = req_to_token_pool is watch.rows
     kernel = None
     if ours and watch.readback is not None:
-        kernel = KernelWrite(watch, [Run(row, 0, *each) for row, *each in zip(rows, prefixes, lengths, strict=True)])
+        runs = [Run(row, 0, *each) for row, *each in zip(rows, prefixes, lengths, strict=True)]
+        kernel = KernelWrite(watch, runs, writer_of, tell_run)
     with watch.within(Doing("extend", prefix=dict(zip(rows, prefixes, strict=True)))):
         yield
     if kernel is not None:
@@ -119,6 +120,64 @@ class Run:
     end: int
 
 
+Watching = TypeVar("Watching", bound=Watch)
+
+
+class KernelWrite(Generic[Watching]):
+    """One kernel writes runs of several rows; it is made before the kernel is launched.
+
+    What the table has before and after tells a write that something swallowed from one that another write followed.
+    `writer` says at the end who writes a row, `tell` what he wrote: the first cell, the slots, and those before.
+    """
+
+    def __init__(
+        self,
+        watch: Watching,
+        runs: list[Run],
+        writer: Callable[[Watching, int], Any],
+        tell: Callable[[Watching, Any, int, Slots, Slots], None],
+    ) -> None:
+        self._watch, self._runs, self._writer, self._tell = watch, runs, writer, tell
+        self._before = self._cells()
+
+    def over(self, asked: list[Any]) -> None:
+        """It was launched; these slots were to be written, one run's after the other's."""
+        import torch
+
+        if self._runs:
+            writers = [self._writer(self._watch, run.row) for run in self._runs]
+            taken = self._watch.take(torch.cat(asked)), self._before, self._cells()
+            self._watch.then(partial(self._written, writers), *taken)
+
+    def _cells(self) -> Any:
+        """What the table has now in all these runs."""
+        import torch
+
+        table = self._watch.rows.req_to_token
+        runs = [table[run.row, run.begin : run.end] for run in self._runs]
+        return self._watch.keep(torch.cat(runs)) if runs else None
+
+    def _written(self, writers: list[Any], asked: Slots, before: Slots, there: Slots) -> None:
+        first = 0
+        for run, writer in zip(self._runs, writers, strict=True):
+            split, last = first + run.fresh - run.begin, first + run.end - run.begin
+            if last > split:
+                self._watch.san.own(KV, asked[split:last], owner=writer.owner)
+            for begin, end in ((first, split), (split, last)):
+                position = run.begin + begin - first
+                self._written_part(writer, position, asked[begin:end], before[begin:end], there[begin:end])
+            first = last
+
+    def _written_part(self, writer: Any, position: int, asked: Slots, before: Slots, there: Slots) -> None:
+        other = np.flatnonzero(asked != there)
+        if not asked.size or (other.size and np.array_equal(there, before)):
+            return  # swallowed
+        self._tell(self._watch, writer, position, asked, before)
+        if other.size:  # another write followed
+            again = slice(int(other[0]), int(other[-1]) + 1)
+            self._tell(self._watch, writer, position + again.start, there[again], asked[again])
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Whose row is written, on which stream; `told`: of beams it is not."""
@@ -129,65 +188,15 @@ class Writer:
     told: bool
 
 
-def _writer(watch: Watch, row: int) -> Writer:
+def writer_of(watch: Watch, row: int) -> Writer:
+    """Who writes the row now."""
     owner = watch.owner_of_row.get(row)
     return Writer(row, owner, watch.stream(), owner not in watch.beaming)
 
 
-class KernelWrite:
-    """One kernel writes runs of several rows; it is made before the kernel is launched.
-
-    What the table has before and after tells a write that something swallowed from one that another write followed.
-    """
-
-    def __init__(self, watch: Watch, runs: list[Run]) -> None:
-        self._watch, self._runs = watch, runs
-        self._before = self._cells()
-
-    def over(self, asked: list[Any]) -> None:
-        """It was launched; these slots were to be written, one run's after the other's."""
-        import torch
-
-        if self._runs:
-            writers = [_writer(self._watch, run.row) for run in self._runs]
-            taken = self._watch.take(torch.cat(asked)), self._before, self._cells()
-            self._watch.then(partial(self._tell, writers), *taken)
-
-    def _cells(self) -> Any:
-        """What the table has now in all these runs."""
-        import torch
-
-        table = self._watch.rows.req_to_token
-        return self._watch.keep(
-            torch.cat([table[run.row, run.begin : run.end] for run in self._runs] or [table[0, :0]])
-        )
-
-    def _tell(self, writers: list[Writer], asked: Slots, before: Slots, there: Slots) -> None:
-        first = 0
-        for run, writer in zip(self._runs, writers, strict=True):
-            split, last = first + run.fresh - run.begin, first + run.end - run.begin
-            if last > split:
-                self._watch.san.own(KV, asked[split:last], owner=writer.owner)
-            for begin, end in ((first, split), (split, last)):
-                self._tell_part(
-                    writer, run.begin + begin - first, asked[begin:end], before[begin:end], there[begin:end]
-                )
-            first = last
-
-    def _tell_part(self, writer: Writer, position: int, asked: Slots, before: Slots, there: Slots) -> None:
-        other = np.flatnonzero(asked != there)
-        if other.size and np.array_equal(there, before):
-            return  # swallowed
-        _written(self._watch, writer, position, asked, asked)
-        if other.size:  # another write followed
-            again = slice(int(other[0]), int(other[-1]) + 1)
-            _written(self._watch, writer, position + again.start, there[again], there[again])
-
-
-def _written(watch: Watch, writer: Writer, position: int, slots: Slots, there: Slots) -> None:
-    """Slots were to be written from `position` on, and the engine's table had these there then: a write that something
-    swallowed is none."""
-    if writer.told and slots.size and np.array_equal(slots, there):
+def tell_run(watch: Watch, writer: Writer, position: int, slots: Slots, before: Slots) -> None:
+    """Slots were written from `position` on."""
+    if writer.told:
         watch.san.row_write(
             ROWS, row=writer.row, pos=position, into=KV, slots=slots, owner=writer.owner, agent=writer.agent
         )
@@ -262,10 +271,10 @@ def numbers(tensor: Any) -> list[int]:
 def _write_run(watch: Watch, pool: Any, row: int, begin: int, end: int, values: Any) -> None:
     if end <= begin:
         return
-    writer = _writer(watch, row)
+    writer = writer_of(watch, row)
     if not watch.slots:
         nothing = np.zeros(end - begin, np.int64)
-        _written(watch, writer, begin, nothing, nothing)
+        tell_run(watch, writer, begin, nothing, nothing)
         return
     doing = watch.current("extend")
     if doing is not None and watch.readback is not None:
@@ -276,9 +285,12 @@ def _write_run(watch: Watch, pool: Any, row: int, begin: int, end: int, values: 
 
 
 def _written_run(watch: Watch, writer: Writer, begin: int, fresh: bool, slots: Slots, there: Slots) -> None:
+    """Slots were to be written, and the engine's table had these there then: a write that something swallowed is
+    none."""
     if fresh:
         watch.san.own(KV, slots, owner=writer.owner)
-    _written(watch, writer, begin, slots, there)
+    if np.array_equal(slots, there):
+        tell_run(watch, writer, begin, slots, there)
 
 
 def tell_write(watch: Watch, row: int, position: int, slots: Any, agent: str) -> None:

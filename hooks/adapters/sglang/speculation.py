@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .batches import batch_name
-from .rows import KernelWrite, Run, tell_write
+from .rows import KernelWrite, Run, tell_run, tell_write, writer_of
 from .watch import KV, Doing, Slots, Watch
 
 Reading = Generator[None, Any, None]
@@ -38,7 +38,7 @@ def assign(
         watch.give_up("slots are taken ahead where kvsan does not see for which cells")
         yield
         return
-    kernel = KernelWrite(watch, doing.runs)
+    kernel = KernelWrite(watch, doing.runs, writer_of, tell_run)
     yield
     kernel.over([out_cache_loc])
 

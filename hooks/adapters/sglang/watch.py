@@ -94,8 +94,6 @@ class Watch:
     """The prefix caches whose slots are followed; the latter, of releases up to 0.5.21, keeps nothing."""
     sessions = True
     """Whether what a streaming session keeps is followed."""
-    late = True
-    """Whether slot ids that are on a device are followed."""
 
     def __init__(self, sanitizer: Sanitizer) -> None:
         self.blind = True

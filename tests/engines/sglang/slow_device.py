@@ -44,10 +44,10 @@ def register() -> None:
     milliseconds = os.environ.get(VARIABLE)
     if not milliseconds or "sglang.srt.managers.scheduler" not in sys.modules:
         return
-    from kvsan.hooks.adapters import sglang
+    from kvsan.hooks.adapters import readback
     from kvsan.hooks.adapters.sglang.watch import Watch
 
-    sglang.readback_for = lambda device: SlowDevice(int(milliseconds) / 1000)
+    readback.readback_from = lambda device: SlowDevice(int(milliseconds) / 1000)
 
     def ids(watch: Watch, tensor: Any) -> Any:
         raise AssertionError("ids that are on a device were read at once")

@@ -10,7 +10,7 @@ import pytest
 
 from ..sglang import load
 from ..sglang.faults import VARIABLE
-from ..sglang.living import NOT_FATAL, Case, Living, comes_from, few, names
+from ..sglang.living import LATE, LATE_STEPS, NOT_FATAL, Case, Living, comes_from, few, names
 from .bugs import HAS_ROW_RACE
 from .server import serving
 
@@ -37,7 +37,7 @@ def living(model: Path, folder: Path, *arguments: str, **variables: str) -> Iter
     control = folder / "fault"
     control.write_text("")
     with serving(model, folder, *ARGUMENTS, *arguments, **{VARIABLE: str(control)}, **NOT_FATAL, **variables) as served:
-        yield Living(served, control)
+        yield Living(served, control, LATE_STEPS if variables.keys() >= LATE.keys() else 0)
 
 
 def is_clean(server: Living) -> None:
@@ -69,3 +69,4 @@ def reports(server: Living) -> None:
     server.served.stop()
     assert {(finding["kind"], finding["token"]) for finding in server.served.report["findings"]} == told
     assert server.served.report["failures"] == []
+    assert any("came from the device" in note for note in server.served.report["notes"]) is (server.behind > 0)

@@ -79,9 +79,11 @@ ARRIVAL = textwrap.dedent(
 
             def exec_module(module):
                 run(module)
+                from tests.engines.sglang import slow_device
                 from tests.engines.sglang_old import faults
 
                 faults.register()
+                slow_device.register()
 
             spec.loader.exec_module = exec_module
             return spec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..sglang.living import Case, Living, few, one
+from ..sglang.living import LATE, WHEN, Case, Living, few, one
 from .living import is_clean, living, needs_rows_of_requests, reports, strikes
 
 pytestmark = needs_rows_of_requests
@@ -15,9 +15,10 @@ pytestmark = needs_rows_of_requests
 ARGUMENTS = ("--max-total-tokens", "1024", "--disable-radix-cache", "--disable-overlap-schedule")
 
 
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    with living(model, tmp_path_factory.mktemp("server"), *ARGUMENTS) as it:
+@pytest.fixture(scope="module", params=WHEN)
+def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
+    variables = LATE if request.param == "late" else {}
+    with living(model, tmp_path_factory.mktemp("server"), *ARGUMENTS, **variables) as it:
         yield it
 
 

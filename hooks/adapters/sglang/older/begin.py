@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import readback
 from ..watch import KV, ROWS
 from .watch import OlderWatch
 
@@ -36,8 +37,10 @@ def begin(watch: OlderWatch, scheduler: Any, in_place: Callable[[str], bool]) ->
 
     watch.device_module = torch.get_device_module(device)
     watch.name_streams()
-    watch.slots = watch.san.options.level != "rows" and device == "cpu"
-    if device != "cpu":
+    watch.slots = watch.san.options.level != "rows" and device in ("cpu", *readback.DEVICES)
+    if watch.slots:
+        watch.readback = readback.readback_from(device)
+    elif device != "cpu":
         watch.note(f"SGLang: only rows are watched, not token slots: slot ids are on the device ({device}).")
         watch.san.watch_rows_only()
     declare_rows(watch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 from ..watch import KV, ROWS, Doing
@@ -45,7 +46,7 @@ def _launch(watch: OlderWatch, batch: Any) -> None:
         watch.san.capture(ROWS, batch=name, row=row, upto=int(length), owner=owner, agent=agent)
     watch.san.launch(batch=name, agent=agent)
     if watch.san.data and batch.out_cache_loc is not None:
-        watch.san.write(KV, watch.ids(batch.out_cache_loc), batch=name, agent=agent)
+        watch.then(partial(watch.san.write, KV, batch=name, agent=agent), watch.take(batch.out_cache_loc))
 
 
 def process(watch: OlderWatch, scheduler: Any, batch: Any, result: Any, *args: Any, **kwargs: Any) -> Reading:

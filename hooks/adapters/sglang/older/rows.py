@@ -10,10 +10,13 @@ result that is thrown away (`spent`). What remains is not sound.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..rows import KernelWrite, Run
 from ..watch import KV, ROWS, Doing, Slots
 from .watch import OlderWatch, Publication, forward_name
 
@@ -100,17 +103,27 @@ def write_cache_indices(
     prefixes_on_host: Any,
     lengths_on_device: Any,
     lengths_on_host: Any,
+    new_on_device: Any,
+    new_on_host: Any,
+    prefix_tensors: Any,
     *rest: Any,
     **named: Any,
 ) -> Reading:
     """Prefix and new slots of an extend batch, for each request. On devices a kernel writes them all; else it goes
     through `write`."""
-    rows, prefixes = rows_on_host.tolist(), prefixes_on_host.tolist()
+    rows, prefixes, lengths = rows_on_host.tolist(), prefixes_on_host.tolist(), lengths_on_host.tolist()
+    kernel = None
     with watch.within(Doing("extend", prefix=dict(zip(rows, prefixes, strict=True)))):
+        if watch.readback is not None:
+            runs = [Run(row, 0, *each) for row, *each in zip(rows, prefixes, lengths, strict=True)]
+            kernel = KernelWrite(watch, runs, _writer_of, _tell_run)
         yield
+        if kernel is not None:
+            new = out_cache_loc.split([end - begin for begin, end in zip(prefixes, lengths, strict=True)])
+            kernel.over([each for both in zip(prefix_tensors, new, strict=True) for each in both])
     if watch.slots:
-        return  # told by `write`
-    for row, prefix, length in zip(rows, prefixes, lengths_on_host.tolist(), strict=True):
+        return  # told by `write`, or by the kernel's
+    for row, prefix, length in zip(rows, prefixes, lengths, strict=True):
         _tell_unread(watch, row, prefix if row in watch.continued else 0, length)
 
 
@@ -124,37 +137,78 @@ def write(watch: OlderWatch, pool: Any, indices: Any, values: Any) -> Reading:
         yield
         _told_by_length(watch, row, where)
         return
-    before = _cells(pool, indices)
-    yield
-    slots, after = watch.ids(values), _cells(pool, indices)
-    if isinstance(where, slice):
-        if slots.size and np.array_equal(slots, after):  # a write that something swallowed is none
-            _tell_run(watch, int(row), where.start or 0, slots, before)
+    if not isinstance(where, slice):
+        yield
+        _write_cells(watch, pool, indices, values)
         return
-    cells = zip(watch.ids(row).tolist(), watch.ids(where).tolist(), slots.tolist(), after.tolist(), strict=True)
-    for number, position, slot, found in cells:
-        watch.san.own(KV, slot, owner=watch.owner_of_row.get(number))
-        if slot == found:
-            _tell(watch, number, position, slot)
+    doing = watch.current("extend")
+    if not values.numel() or (doing is not None and watch.readback is not None):  # told by the kernel's
+        yield
+        return
+    before = watch.keep(pool.req_to_token[indices])
+    yield
+    begin = where.start or 0
+    new = doing is not None and begin == doing.prefix.get(int(row))
+    taken = watch.take(values), before, watch.take(pool.req_to_token[indices])
+    watch.then(partial(_written_run, watch, _writer_of(watch, int(row)), begin, new), *taken)
 
 
-def _cells(pool: Any, indices: Any) -> Slots:
-    """What the engine's table has there now, int64, shape [n]. Only read on the CPU."""
-    array: Slots = pool.req_to_token[indices].reshape(-1).numpy().astype(np.int64)
-    return array
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Whose row is written, on which stream, and for which batch, if for one."""
+
+    row: int
+    owner: str | None
+    agent: str
+    batch: str | None
 
 
-def _tell_run(watch: OlderWatch, row: int, begin: int, slots: Slots, before: Slots) -> None:
+def _writer_of(watch: OlderWatch, row: int) -> Writer:
+    prepares = watch.current("extend", "decode") is not None
+    batch = forward_name(watch.scheduler.forward_ct + 1) if prepares else None
+    return Writer(row, watch.owner_of_row.get(row), watch.stream(), batch)
+
+
+def _written_run(
+    watch: OlderWatch, writer: Writer, begin: int, new: bool, slots: Slots, before: Slots, there: Slots
+) -> None:
+    if np.array_equal(slots, there):  # a write that something swallowed is none
+        if new:
+            watch.san.own(KV, slots, owner=writer.owner)
+        _tell_run(watch, writer, begin, slots, before)
+
+
+def _tell_run(watch: OlderWatch, writer: Writer, begin: int, slots: Slots, before: Slots) -> None:
     """A run of cells: what comes before the first and after the last that changed is the same as before. Batches read
     rows from their beginning, so that unchanged cells between the two are read only where changed ones are."""
-    doing = watch.current("extend")
-    if doing is not None and begin == doing.prefix.get(row):
-        watch.san.own(KV, slots, owner=watch.owner_of_row.get(row))
     changed = np.flatnonzero(slots != before)
     first, last = (int(changed[0]), int(changed[-1]) + 1) if changed.size else (slots.size, slots.size)
     for start, stop, same in ((0, first, True), (first, last, False), (last, slots.size, True)):
         if start < stop:
-            _tell(watch, row, begin + start, slots[start:stop], same=same)
+            _tell(watch, writer, begin + start, slots[start:stop], same=same)
+
+
+def _write_cells(watch: OlderWatch, pool: Any, indices: Any, values: Any) -> None:
+    """One cell of each row; on a device the host's copies say which."""
+    doing = watch.current("decode")
+    if watch.readback is None:
+        rows, positions = indices[0].tolist(), indices[1].tolist()
+    elif doing is not None and doing.batch.seq_lens_cpu is not None:
+        rows = [int(req.req_pool_idx) for req in doing.batch.reqs]
+        positions = doing.batch.seq_lens_cpu.tolist()
+    else:
+        watch.give_up("cells of rows are written where only the device knows which")
+        return
+    writers = [_writer_of(watch, row) for row in rows]
+    taken = watch.take(values), watch.take(pool.req_to_token[indices])
+    watch.then(partial(_written_cells, watch, writers, positions), *taken)
+
+
+def _written_cells(watch: OlderWatch, writers: list[Writer], positions: list[int], slots: Slots, there: Slots) -> None:
+    for writer, position, slot, found in zip(writers, positions, slots.tolist(), there.tolist(), strict=True):
+        watch.san.own(KV, slot, owner=writer.owner)
+        if slot == found:
+            _tell(watch, writer, position, slot)
 
 
 def _told_by_length(watch: OlderWatch, row: Any, where: Any) -> None:
@@ -172,19 +226,18 @@ def _told_by_length(watch: OlderWatch, row: Any, where: Any) -> None:
 
 def _tell_unread(watch: OlderWatch, row: int, begin: int, end: int) -> None:
     if begin < end:
-        _tell(watch, row, begin, np.zeros(end - begin, np.int64))
+        _tell(watch, _writer_of(watch, row), begin, np.zeros(end - begin, np.int64))
 
 
-def _tell(watch: OlderWatch, row: int, position: int, slots: Any, *, same: bool = False) -> None:
-    prepares = watch.current("extend", "decode") is not None
+def _tell(watch: OlderWatch, writer: Writer, position: int, slots: Any, *, same: bool = False) -> None:
     watch.san.row_write(
         ROWS,
-        row=row,
+        row=writer.row,
         pos=position,
         into=KV,
         slots=slots,
         same=same,
-        batch=forward_name(watch.scheduler.forward_ct + 1) if prepares else None,
-        owner=watch.owner_of_row.get(row),
-        agent=watch.stream(),
+        batch=writer.batch,
+        owner=writer.owner,
+        agent=writer.agent,
     )

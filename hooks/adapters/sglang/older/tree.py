@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from .. import tree as present
-from ..watch import KV, NONE, Doing, Slots, Watch
+from ..watch import KV, Doing, Slots, Watch
 from .watch import OlderWatch, Publication
 
 Reading = Generator[None, Any, None]
@@ -39,13 +39,16 @@ def insert(watch: OlderWatch, tree: Any, *args: Any, **kwargs: Any) -> Reading:
     result = yield
     matched: Any = getattr(result, "prefix_len", result)
     doing.matched = int(matched)
-    slots = watch.ids(value)[doing.matched :] if watch.slots else NONE
-    if slots.size:
+    if watch.slots and value.numel() > doing.matched:
         leaf = _leaf(tree, key)
-        name, parent = present.node_name(leaf), present.node_name(leaf.parent)
-        _hold(watch, slots, name)
-        known = parent if parent in watch.node_numbers else None
-        watch.san.insert(KV, slots, node=name, parent=known, owner=doing.owner, ns=doing.domain)
+        names = present.node_name(leaf), present.node_name(leaf.parent)
+        watch.then(partial(_inserted, watch, doing, *names), watch.take(value[doing.matched :]))
+
+
+def _inserted(watch: Watch, doing: Doing, name: str, parent: str, slots: Slots) -> None:
+    _hold(watch, slots, name)
+    known = parent if parent in watch.node_numbers else None
+    watch.san.insert(KV, slots, node=name, parent=known, owner=doing.owner, ns=doing.domain)
 
 
 def _key_and_value(key: Any = None, value: Any = None, *rest: Any, params: Any = None, **named: Any) -> tuple[Any, Any]:
@@ -90,7 +93,7 @@ def match_prefix(watch: OlderWatch, tree: Any, *args: Any, **kwargs: Any) -> Rea
     result = yield
     doing = watch.current("publish")
     if tree is watch.tree and watch.slots and doing is not None and doing.owner is not None:
-        present.attach_new(watch, doing.owner, "?", watch.ids(result.device_indices).copy())
+        watch.then(partial(present.attach_new, watch, doing.owner, "?"), watch.keep(result.device_indices))
 
 
 def consider(watch: OlderWatch, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Reading:
@@ -101,7 +104,7 @@ def consider(watch: OlderWatch, adder: Any, req: Any, *args: Any, **kwargs: Any)
     admitted = bool(adder.can_run_list) and adder.can_run_list[-1] is req
     if admitted and watch.slots and len(req.prefix_indices):
         watch.san.match(node=present.node_name(req.last_node), ns=present.domain(req), owner=owner)
-        present.attach_new(watch, owner, "?", watch.ids(req.prefix_indices).copy())
+        watch.then(partial(present.attach_new, watch, owner, "?"), watch.keep(req.prefix_indices))
 
 
 def inc_lock_ref(watch: OlderWatch, tree: Any, node: Any, *args: Any, **kwargs: Any) -> Reading:

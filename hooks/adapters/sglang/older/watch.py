@@ -35,8 +35,6 @@ class Flight:
 class OlderWatch(Watch):
     """The watch over a scheduler of these releases."""
 
-    late = False
-
     def __init__(self, sanitizer: Sanitizer) -> None:
         super().__init__(sanitizer)
         self.device_module: Any = None
