@@ -150,7 +150,7 @@ def _can_read_slots(watch: Watch, device: str) -> bool:
         return False
     why = _obstacle(watch, device)
     if why is None:
-        watch.readback = readback.readback_from(device)
+        watch.read_late(device)
         if (name := watch.scheduler.spec_algorithm.name) in speculation.ALIKE:
             watch.note(f"SGLang: drafts by {name} are followed as EAGLE's are; no server that drafts so was run.")
         return True

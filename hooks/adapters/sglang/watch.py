@@ -16,8 +16,8 @@ from kvsan.findings import Failure
 
 from ...late import Reading
 from ...sanitizer import Sanitizer
+from .. import readback
 from ..probes import Resolved, missing
-from ..readback import Readback
 
 Slots = npt.NDArray[np.int64]
 
@@ -100,7 +100,7 @@ class Watch:
         self.san = sanitizer
         self.slots = False
         """Whether slot ids are followed; else only rows are watched."""
-        self.readback: Readback | None = None
+        self.readback: readback.Readback | None = None
         """What copies slot ids from a device; None where they are on the host."""
         self.scheduler: Any = None
         self.rows: Any = None
@@ -235,6 +235,15 @@ class Watch:
         if allocator is self.kv:
             return KV
         return WINDOW if self.window is not None and allocator is self.window.inner else None
+
+    def read_late(self, device: str) -> None:
+        """Slot ids are on this device, if it is none that the host reads: then they are copied from there."""
+        self.readback = readback.readback_from(device)
+        if self.readback is not None:
+            self.note(
+                f"Slot ids are on the device ({device}) and are read when they have arrived: what is found about token "
+                "slots comes an iteration or two late."
+            )
 
     # -- who lives
 

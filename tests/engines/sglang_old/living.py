@@ -69,4 +69,4 @@ def reports(server: Living) -> None:
     server.served.stop()
     assert {(finding["kind"], finding["token"]) for finding in server.served.report["findings"]} == told
     assert server.served.report["failures"] == []
-    assert any("came from the device" in note for note in server.served.report["notes"]) is (server.behind > 0)
+    assert any("read when they have arrived" in note for note in server.served.report["notes"]) is (server.behind > 0)

@@ -39,7 +39,7 @@ def begin(watch: OlderWatch, scheduler: Any, in_place: Callable[[str], bool]) ->
     watch.name_streams()
     watch.slots = watch.san.options.level != "rows" and device in ("cpu", *readback.DEVICES)
     if watch.slots:
-        watch.readback = readback.readback_from(device)
+        watch.read_late(device)
     elif device != "cpu":
         watch.note(f"SGLang: only rows are watched, not token slots: slot ids are on the device ({device}).")
         watch.san.watch_rows_only()
