@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kvsan.hooks.adapters.sglang import requests, states
 from kvsan.hooks.adapters.sglang.watch import KV, STATES, Doing, Watch
 from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req
+from sglang.srt.mem_cache.allocator import mamba
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -200,6 +202,38 @@ def test_a_state_that_is_given_back_twice(watch: Watch) -> None:
     watch.states.allocator.free(slot)
     assert kinds(watch) == ["double_free"]
     assert (watch.san.findings[0].pool, watch.san.findings[0].slots) == (STATES, tuple(slot.tolist()))
+
+
+FAULTS = {
+    "leak": lambda lists: lists[0],
+    "double_free": lambda lists: torch.cat((*lists, lists[1])),
+}
+"""What the allocator does instead of `torch.cat((its free list, what comes back))`, and what that is."""
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("giver", ["a request", "the cache"])
+def test_what_the_allocator_loses_and_takes_in_twice(watch: Watch, kind: str, giver: str, monkeypatch: Any) -> None:
+    """Inside the allocator, below the probe: only its free list shows it."""
+    if giver == "a request":
+        req = request_(watch, "a")
+        match(watch, req)
+        prefill(watch, req)
+        own = holds(req)
+    else:
+        finish(watch, req := serve(watch, "a"))
+        own = set(watch.tree.tree_core.get_component_device_value(req.last_node, ComponentType.MAMBA).tolist())
+        assert kinds(watch) == []
+    monkeypatch.setattr(mamba, "torch", SimpleNamespace(cat=FAULTS[kind]))
+    if giver == "a request":
+        req.finished_reason = FINISH_LENGTH(length=0)
+        release_kv_cache(req, watch.tree, checkpoint=False)
+    else:
+        watch.tree.evict(EvictParams(num_tokens=0, mamba_num=1))
+    watch.san.idle()
+    assert {*kinds(watch)} == {kind}
+    assert {finding.pool for finding in watch.san.findings} == {STATES}
+    assert {slot for finding in watch.san.findings for slot in finding.slots} == own
 
 
 def test_a_request_that_gives_back_what_it_donated(watch: Watch) -> None:
