@@ -213,10 +213,8 @@ def _far(watch: Watch, device: str) -> str | None:
     """Why slot ids that are on this device cannot be followed; they come later than the calls that they are about."""
     if device not in readback.DEVICES:
         return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
-    parts = {"a sliding window": watch.window, "recurrent states": watch.states, "the host tier": watch.host}
-    has = [name for name, part in parts.items() if part is not None]
-    if has:
-        return f"what {' and '.join(has)} do with slot ids that are on the device ({device}) is not followed yet"
+    if watch.window is not None:
+        return f"what a sliding window does with slot ids that are on the device ({device}) is not followed yet"
     return None
 
 

@@ -7,10 +7,11 @@ to the cache as a whole: which node each stands for only the cache's core knows.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 from .tree import domain, node_name
-from .watch import HOST, KV, Doing, Watch
+from .watch import HOST, KV, Doing, Slots, Watch
 
 Reading = Generator[None, Any, None]
 
@@ -70,7 +71,7 @@ def alloc(watch: Watch, pool: Any, need_size: int) -> Reading:
     """`alloc(n)` of the host pool."""
     result = yield
     if _ours(watch, pool) and result is not None and result.numel():
-        watch.san.alloc(HOST, watch.ids(result).copy(), owner=OWNER)
+        watch.then(partial(watch.san.alloc, HOST, owner=OWNER), watch.take(result))
 
 
 def free(watch: Watch, pool: Any, indices: Any) -> Reading:
@@ -78,9 +79,9 @@ def free(watch: Watch, pool: Any, indices: Any) -> Reading:
     if not _ours(watch, pool) or not indices.numel():
         yield
         return
-    slots = watch.ids(indices.cpu()).copy()
+    taken = watch.keep(indices)
     yield
-    watch.san.free(HOST, slots, owner=OWNER)
+    watch.then(partial(watch.san.free, HOST, owner=OWNER), taken)
 
 
 def clear(watch: Watch, pool: Any) -> Reading:
@@ -124,13 +125,16 @@ def load(
     host, doing = watch.host, watch.current("load")
     if host is None or not watch.slots or controller is not host.tree.cache_controller or result is None:
         return
-    slots = watch.ids(result).copy()
-    if not slots.size or named.get("device_indices") is not None:
+    if not result.numel() or named.get("device_indices") is not None:
         return
-    name = node_name(node_id)
+    ns = doing.domain if doing is not None else None
+    watch.then(partial(_loaded, watch, node_name(node_id), ns), watch.take(result))
+
+
+def _loaded(watch: Watch, name: str, ns: str | None, slots: Slots) -> None:
     watch.hold(slots, watch.node_number(name))
     watch.node_slots[name] = watch.node_slots.get(name, 0) + int(slots.size)
-    watch.san.insert(KV, slots, node=name, ns=doing.domain if doing is not None else None)
+    watch.san.insert(KV, slots, node=name, ns=ns)
 
 
 # -- the copies
@@ -160,10 +164,11 @@ def _begin(watch: Watch, engine: Any, transfers: Any, *, reads: str, writes: str
         if each.device_pool is not host.device or not each.device_indices.numel():
             continue
         host.copies += 1
-        slots = {KV: watch.ids(each.device_indices).copy(), HOST: watch.ids(each.host_indices).copy()}
+        indices = {KV: each.device_indices, HOST: each.host_indices}
         for pool, access in ((reads, "read"), (writes, "write")):
             name = f"copy {host.copies} {reads} to {writes}, {access}"
-            watch.san.xfer_begin(pool, slots[pool], xfer=name, access=access, agent=agent)
+            begun = partial(watch.san.xfer_begin, pool, xfer=name, access=access, agent=agent)
+            watch.then(begun, watch.take(indices[pool]))
             names.append(name)
     return names
 

@@ -137,8 +137,8 @@ def hand_over(watch: Watch, rid: str, owner: str, kv: Any, node: Any) -> None:
         cells = watch.rows.req_to_token[kv.req_pool_idx, : int(kv.kv_allocated_len)]
         watch.then(partial(_hand_over, watch, rid, owner), watch.take(cells))
     held = states.held(watch, kv)
-    if held.size:
-        watch.san.give(STATES, held, owner=rid, to=owner)
+    if held is not None:
+        watch.then(partial(watch.san.give, STATES, owner=rid, to=owner), held)
     if node is not None:
         name = node_name(node)
         watch.san.unlock(node=name, owner=rid)

@@ -7,7 +7,7 @@ with them is told where the engine copies or clears them by slot; what the model
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,10 @@ class States:
         self.size = int(self.allocator.size) + 1
         self.node_of: Slots = np.zeros(self.size, np.int64)
         """For every slot the number in `Watch.nodes` of the tree node that holds it; 0 is none."""
+
+    def forget_nodes(self) -> None:
+        """The tree is empty."""
+        self.node_of[:] = 0
 
 
 def watched(rows: Any) -> States | None:
@@ -59,41 +63,44 @@ def alloc(watch: Watch, allocator: Any, need_size: int) -> Reading:
     """`_do_alloc`: slots for one request, or for all of a group that will draw from them."""
     result = yield
     if _ours(watch, allocator) and result is not None and result.numel():
-        watch.san.alloc(STATES, watch.ids(result).copy())
+        watch.then(partial(watch.san.alloc, STATES), watch.take(result))
 
 
 def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
     """`free(slots)`: by a request, by the cache, or of what a group did not need."""
-    if not _ours(watch, allocator):
+    if not _ours(watch, allocator) or not free_index.numel():
         yield
         return
-    slots = watch.ids(free_index).copy()
+    taken = watch.keep(free_index)  # it may be a view of the places of a buffer, which get other slots
+    giver = kv.Giver(watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict", None)
     change = kv.Change.begun(allocator)
     yield
-    if not slots.size:
-        return
     change.over(allocator)
+    watch.then(partial(_given_back, watch, giver, change), taken)
+
+
+def _given_back(watch: Watch, giver: kv.Giver, change: kv.Change, slots: Slots) -> None:
     if change.came != slots.size:
-        kv.compare(watch, change, slots, 1, partial(_given_back, watch, slots))
+        kv.compare(watch, change, slots, 1, partial(_tell, watch, giver, slots))
     else:
-        _given_back(watch, slots, NONE, NONE)
+        _tell(watch, giver, slots, NONE, NONE)
 
 
-def _given_back(watch: Watch, slots: Slots, again: Slots, lost: Slots) -> None:
+def _tell(watch: Watch, giver: kv.Giver, slots: Slots, again: Slots, lost: Slots) -> None:
     states = watch.states
     inside = np.where((slots >= 0) & (slots < states.size), slots, 0)
     numbers = states.node_of[inside]
-    owner, evicting = watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict"
     for number in np.unique(numbers).tolist():
-        its = slots[numbers == number]
-        giver = owner if not evicting else f"tree:{watch.nodes[number]}" if number else "eviction"
-        told = its if evicting else its[~np.isin(its, lost)]
+        its, by = slots[numbers == number], giver.owner
+        if giver.evicting:
+            by = f"tree:{watch.nodes[number]}" if number else "eviction"
+        told = its if giver.evicting else its[~np.isin(its, lost)]
         if told.size:
-            watch.san.free(STATES, told, owner=giver)
-        if evicting:
+            watch.san.free(STATES, told, owner=by)
+        if giver.evicting:
             kv.lose(watch, its[np.isin(its, lost)], f"evicted from node {watch.nodes[number] or '?'}", STATES)
     if again.size:
-        watch.san.free(STATES, again, owner=owner)
+        watch.san.free(STATES, again, owner=giver.owner)
     states.node_of[inside] = 0
     kv.leave(watch, numbers)
 
@@ -102,8 +109,8 @@ def clear(watch: Watch, allocator: Any) -> Reading:
     """Every slot is free again."""
     yield
     if _ours(watch, allocator):
-        watch.states.node_of[:] = 0
         watch.san.reset(STATES)
+        watch.then(watch.states.forget_nodes)
 
 
 def _ours(watch: Watch, allocator: Any) -> bool:
@@ -113,43 +120,73 @@ def _ours(watch: Watch, allocator: Any) -> bool:
 # -- whose they are
 
 
-def held(watch: Watch, record: Any) -> Slots:
-    """The states that a record holds: the request's own, and the past ones in its buffer."""
+def held(watch: Watch, record: Any) -> Any | None:
+    """What `then` takes of the states that a record holds; None if it holds none."""
     if watch.states is None or not watch.slots:
-        return NONE
-    parts = [] if record.mamba_pool_idx is None else [watch.ids(record.mamba_pool_idx)]
+        return None
+    return _taken(watch, _tensors(record))
+
+
+def _tensors(record: Any) -> list[Any]:
+    """The request's own state, and the past ones in its buffer: which of its places have one, the host knows."""
+    tensors = [] if record.mamba_pool_idx is None else [record.mamba_pool_idx.reshape(1)]
     buffer = record.mamba_ping_pong_track_buffer
     if buffer is not None:
-        parts.append(watch.ids(buffer)[~np.array(record.mamba_ping_pong_empty, np.bool_)])
-    return np.concatenate(parts) if parts else NONE
+        empty = record.mamba_ping_pong_empty
+        tensors += [buffer[place : place + 1] for place in range(len(empty)) if not empty[place]]
+    return tensors
 
 
-def _own(watch: Watch, req: Any) -> None:
-    slots = held(watch, req.kv)
-    if slots.size:
-        watch.san.own(STATES, slots, owner=watch.owner_of(req))
+def _taken(watch: Watch, tensors: list[Any]) -> Any | None:
+    """All in one: each copy from a device has its price."""
+    import torch
+
+    return watch.take(torch.cat(tensors)) if tensors else None
+
+
+def _own(watch: Watch, reqs: Sequence[Any]) -> None:
+    """What these requests hold is theirs."""
+    if not watch.slots:
+        return
+    tensors: list[Any] = []
+    owners: list[tuple[str, int]] = []
+    for req in reqs:
+        its = _tensors(req.kv)
+        tensors += its
+        owners.append((watch.owner_of(req), len(its)))
+    taken = _taken(watch, tensors)
+    if taken is not None:
+        watch.then(partial(_owned, watch, owners), taken)
+
+
+def _owned(watch: Watch, owners: list[tuple[str, int]], slots: Slots) -> None:
+    """So many of these slots are the first owner's, so many the next one's."""
+    begin = 0
+    for owner, count in owners:
+        if count:
+            watch.san.own(STATES, slots[begin : begin + count], owner=owner)
+        begin += count
 
 
 def bind(watch: Watch, pool: Any, reqs: Any) -> Reading:
     """`alloc(reqs)`: each request that has none gets a state, and a buffer for its past."""
     result = yield
     if pool is watch.rows and watch.states is not None and result is not None:
-        for req in reqs:
-            _own(watch, req)
+        _own(watch, reqs)
 
 
 def set_slot(watch: Watch, pool: Any, req: Any, idx: int, value: Any) -> Reading:
     """`set_mamba_ping_pong_slot`: a place of a request's buffer gets another slot, or none."""
     yield
     if pool is watch.rows and watch.states is not None:
-        _own(watch, req)
+        _own(watch, [req])
 
 
 def match(watch: Watch, part: Any, params: Any, result: Any) -> Reading:
     """A match takes a slot, into which the cached state will be copied when the forward begins."""
     yield
     if part.cache is watch.tree and watch.states is not None and params.cow_mamba and params.req is not None:
-        _own(watch, params.req)
+        _own(watch, [params.req])
 
 
 # -- what the cache keeps
@@ -160,7 +197,7 @@ def prepare(watch: Watch, part: Any, req: Any, insert_params: Any, *args: Any, *
     yield
     value = insert_params.mamba_value
     if part.cache is watch.tree and watch.slots and watch.states is not None and value is not None:
-        watch.san.own(STATES, watch.ids(value).copy(), owner=watch.owner_of(req))
+        watch.then(partial(watch.san.own, STATES, owner=watch.owner_of(req)), watch.take(value))
 
 
 def cleanup(
@@ -170,11 +207,15 @@ def cleanup(
     value = None if insert_params is None else insert_params.mamba_value
     taken = insert_result is not None and not insert_result.mamba_exist and value is not None
     if taken and part.cache is watch.tree and watch.slots and watch.states is not None:
-        slots, name = watch.ids(value).copy(), node_name(insert_result.last_device_node)
-        watch.states.node_of[slots] = watch.node_number(name)
-        watch.node_slots[name] = watch.node_slots.get(name, 0) + int(slots.size)
-        watch.san.insert(STATES, slots, node=name, owner=watch.owner_of(req), ns=_domain(watch))
+        name = node_name(insert_result.last_device_node)
+        watch.then(partial(_inserted, watch, name, watch.owner_of(req), _domain(watch)), watch.take(value))
     yield
+
+
+def _inserted(watch: Watch, name: str, owner: str, ns: str | None, slots: Slots) -> None:
+    watch.states.node_of[slots] = watch.node_number(name)
+    watch.node_slots[name] = watch.node_slots.get(name, 0) + int(slots.size)
+    watch.san.insert(STATES, slots, node=name, owner=owner, ns=ns)
 
 
 def _domain(watch: Watch) -> str | None:
@@ -190,15 +231,16 @@ def copy(watch: Watch, pool: Any, src_indices: Any, dst_indices: Any) -> Reading
     """`copy_from`: a cached state into a request's slot, or a request's into one for the cache."""
     yield
     if _data(watch, pool):
-        watch.san.read(STATES, watch.ids(src_indices).copy(), agent=watch.stream())
-        watch.san.write(STATES, watch.ids(dst_indices).copy(), agent=watch.stream())
+        agent = watch.stream()
+        watch.then(partial(watch.san.read, STATES, agent=agent), watch.take(src_indices))
+        watch.then(partial(watch.san.write, STATES, agent=agent), watch.take(dst_indices))
 
 
 def clear_slots(watch: Watch, pool: Any, indices: Any) -> Reading:
     """`clear_slots`: a fresh request's state begins at nothing."""
     yield
     if _data(watch, pool):
-        watch.san.write(STATES, watch.ids(indices).copy(), agent=watch.stream())
+        watch.then(partial(watch.san.write, STATES, agent=watch.stream()), watch.take(indices))
 
 
 def _data(watch: Watch, pool: Any) -> bool:

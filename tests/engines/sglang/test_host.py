@@ -17,6 +17,7 @@ from sglang.srt.mem_cache.l2_transfer import L2Transfer, L2TransferEngine
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.pool_host.base import HostKVCache
 
+from .living import WHEN
 from .watching import begin, kinds
 
 SIZE = 64
@@ -58,9 +59,10 @@ class Copies(HostKVCache):
         raise NotImplementedError
 
 
-@pytest.fixture
-def watch() -> Iterator[Watch]:
-    """A watch over 64 token slots and 129 slots on the host, with SGLang's own controller and engine."""
+@pytest.fixture(params=WHEN)
+def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
+    """A watch over 64 token slots and 129 slots on the host, with SGLang's own controller and engine; slot ids are
+    there at once, or come late."""
     device = torch.arange(SIZE + 1, dtype=torch.float32)
     allocator = TokenToKVPoolAllocator(SIZE, torch.float32, "cpu", device, False)
     pool = Copies(
@@ -75,11 +77,12 @@ def watch() -> Iterator[Watch]:
     tree = type("UnifiedRadixCache", (SimpleNamespace,), {})(
         cache_controller=controller, token_to_kv_pool_allocator=allocator, buffer_pipeline=None, sidecar_pool_specs=[]
     )
-    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator)
+    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator, late=request.param == "late")
     watch.tree, watch.host = tree, host.watched(tree)
     assert host.obstacle(watch, watch.host) is None
     host.declare(watch, watch.host)
     yield watch
+    watch.san.settle()
     assert not watch.blind
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import BARRIER, others
+from .living import BARRIER, LATE, WHEN, others
 from .server import HERE, serving, write_plugin
 
 TIER = (
@@ -17,6 +17,7 @@ TIER = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -30,9 +31,10 @@ TIER = (
         ),
     ],
 )  # fmt: skip
-def test_a_host_tier(name: str, arguments: tuple[str, ...], model: Path, tmp_path: Path) -> None:
+def test_a_host_tier(name: str, arguments: tuple[str, ...], when: str, model: Path, tmp_path: Path) -> None:
     write_plugin(tmp_path, "cpu_host", (HERE / "cpu_host.py").read_text(encoding="utf-8"))
-    with serving(model, tmp_path, *TIER, *arguments, "--enable-cache-report", **BARRIER) as served:
+    variables = {**BARRIER, **(LATE if when == "late" else {})}
+    with serving(model, tmp_path, *TIER, *arguments, "--enable-cache-report", **variables) as served:
         assert load.run(served.port, 30, ends=30) == (30, [])
         assert load.run(served.port, 30, ends=30) == (30, [])
         loaded = sum(from_host(served.port, number) for number in range(12))
@@ -42,6 +44,7 @@ def test_a_host_tier(name: str, arguments: tuple[str, ...], model: Path, tmp_pat
     assert loaded > 0
     assert others(served) == []
     assert served.report["failures"] == []
+    assert any("came from the device" in note for note in served.report["notes"]) is (when == "late")
     totals = {pool["pool"]: pool for pool in served.report["totals"]}
     assert set(totals) == {"rows", "kv", "host"}
     assert totals["host"]["events"] > 50

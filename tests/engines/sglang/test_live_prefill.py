@@ -73,10 +73,12 @@ def test_transfers_that_fail(windowed: Path, tmp_path: Path) -> None:
     is_clean(served, "rows", "kv", "swa")
 
 
-def test_a_host_tier(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", WHEN)
+def test_a_host_tier(when: str, model: Path, tmp_path: Path) -> None:
     write_plugin(tmp_path, "cpu_host", (HERE / "cpu_host.py").read_text(encoding="utf-8"))
     tier = (*TIER, "--hicache-write-policy", "write_back", "--page-size", str(PAGE), "--enable-cache-report")
-    with serving(model, tmp_path, *arguments(tmp_path), *tier, **BARRIER) as served:
+    variables = {**BARRIER, **(LATE if when == "late" else {})}
+    with serving(model, tmp_path, *arguments(tmp_path), *tier, **variables) as served:
         prompts(served.port)
         loaded = sum(from_host(served.port, number) for number in range(4))
         prompts(served.port)

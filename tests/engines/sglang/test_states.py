@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from kvsan.hooks.adapters.sglang import states
+from kvsan.hooks.adapters.sglang import requests, states
 from kvsan.hooks.adapters.sglang.watch import KV, STATES, Doing, Watch
 from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req
+from sglang.srt.mem_cache.allocator import mamba
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -23,15 +25,25 @@ from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from .living import WHEN
 from .watching import begin, kinds
 
 TOKENS = 64
 
 
-@pytest.fixture(params=["one state", "with a buffer of past states"])
-def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
+@pytest.fixture(params=WHEN)
+def late(request: pytest.FixtureRequest) -> bool:
+    """Do slot ids come late?"""
+    return bool(request.param == "late")
+
+
+LAZY = "with a buffer that is filled when it must be"
+
+
+@pytest.fixture(params=["one state", "with a buffer of past states", LAZY])
+def watch(request: pytest.FixtureRequest, late: bool) -> Iterator[Watch]:
     """A watch over SGLang's pools and prefix cache for a model with recurrent states (level full)."""
-    buffered = request.param != "one state"
+    buffered, lazy = request.param != "one state", request.param == LAZY
     configure()
     shape = Mamba2StateShape.create(
         tp_world_size=1, intermediate_size=32, n_groups=1, num_heads=2, head_dim=16, state_size=16, conv_kernel=4
@@ -39,18 +51,19 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
     rows = HybridReqToTokenPool(
         size=8, mamba_size=20, mamba_spec_state_size=8, max_context_len=256, device="cpu", enable_memory_saver=False,
         cache_params=Mamba2CacheParams(shape=shape, layers=[0]), mamba_layer_ids=[0],
-        enable_mamba_extra_buffer=buffered,
+        enable_mamba_extra_buffer=buffered, enable_mamba_extra_buffer_lazy=lazy,
     )  # fmt: skip
     allocator = TokenToKVPoolAllocator(512, torch.float32, "cpu", None, False)
     parts = (ComponentType.FULL, ComponentType.MAMBA)
     parameters = CacheInitParams(False, rows, allocator, 1, tree_components=parts, enable_mamba_extra_buffer=buffered)
     tree = UnifiedRadixCache(parameters)
-    watch = begin(rows, allocator, level="full")
+    watch = begin(rows, allocator, late=late, level="full")
     watch.tree = tree
     watch.states = states.watched(rows)
     assert states.obstacle(watch.states) is None
     states.declare(watch, watch.states)
     yield watch
+    watch.san.settle()
     assert not watch.blind
 
 
@@ -122,6 +135,13 @@ def finish(watch: Watch, req: Any) -> None:
     release_kv_cache(req, watch.tree, checkpoint=True)
 
 
+def holds(req: Any) -> set[int]:
+    """The slots of the states that a request holds."""
+    buffer = req.kv.mamba_ping_pong_track_buffer
+    past = set() if buffer is None else set(buffer.tolist()) - {-1}
+    return {int(req.kv.mamba_pool_idx)} | past
+
+
 def settle(watch: Watch) -> None:
     """Everything that is cached is evicted; nothing is left, and the allocators' totals agree."""
     watch.san.idle()
@@ -163,13 +183,13 @@ def test_a_state_that_a_release_forgets(watch: Watch, monkeypatch: Any) -> None:
     req = request_(watch, "a")
     match(watch, req)
     prefill(watch, req)
-    own = states.held(watch, req.kv).tolist()
+    own = holds(req)
     monkeypatch.setattr(type(watch.rows), "free_mamba_cache", lambda *arguments, **named: None)
     req.finished_reason = FINISH_LENGTH(length=0)
     release_kv_cache(req, watch.tree, checkpoint=False)
     assert kinds(watch) == ["leak"]
     finding = watch.san.findings[0]
-    assert (finding.pool, finding.owner, set(finding.slots)) == (STATES, "a", set(own))
+    assert (finding.pool, finding.owner, set(finding.slots)) == (STATES, "a", own)
 
 
 def test_a_state_that_is_given_back_twice(watch: Watch) -> None:
@@ -182,6 +202,38 @@ def test_a_state_that_is_given_back_twice(watch: Watch) -> None:
     watch.states.allocator.free(slot)
     assert kinds(watch) == ["double_free"]
     assert (watch.san.findings[0].pool, watch.san.findings[0].slots) == (STATES, tuple(slot.tolist()))
+
+
+FAULTS = {
+    "leak": lambda lists: lists[0],
+    "double_free": lambda lists: torch.cat((*lists, lists[1])),
+}
+"""What the allocator does instead of `torch.cat((its free list, what comes back))`, and what that is."""
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("giver", ["a request", "the cache"])
+def test_what_the_allocator_loses_and_takes_in_twice(watch: Watch, kind: str, giver: str, monkeypatch: Any) -> None:
+    """Inside the allocator, below the probe: only its free list shows it."""
+    if giver == "a request":
+        req = request_(watch, "a")
+        match(watch, req)
+        prefill(watch, req)
+        own = holds(req)
+    else:
+        finish(watch, req := serve(watch, "a"))
+        own = set(watch.tree.tree_core.get_component_device_value(req.last_node, ComponentType.MAMBA).tolist())
+        assert kinds(watch) == []
+    monkeypatch.setattr(mamba, "torch", SimpleNamespace(cat=FAULTS[kind]))
+    if giver == "a request":
+        req.finished_reason = FINISH_LENGTH(length=0)
+        release_kv_cache(req, watch.tree, checkpoint=False)
+    else:
+        watch.tree.evict(EvictParams(num_tokens=0, mamba_num=1))
+    watch.san.idle()
+    assert {*kinds(watch)} == {kind}
+    assert {finding.pool for finding in watch.san.findings} == {STATES}
+    assert {slot for finding in watch.san.findings for slot in finding.slots} == own
 
 
 def test_a_request_that_gives_back_what_it_donated(watch: Watch) -> None:
@@ -242,6 +294,44 @@ def test_a_queued_request_that_is_aborted_gives_its_state_back(watch: Watch) -> 
     assert "b" not in watch.live
     settle(watch)
     assert kinds(watch) == []
+
+
+@pytest.mark.parametrize("watch", [LAZY], indirect=True)
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_place_of_a_buffer_that_is_filled_and_emptied(watch: Watch, forgotten: bool) -> None:
+    """As around a decode step at which a state is kept; the place is overwritten right after its slot went back."""
+    req = request_(watch, "a")
+    match(watch, req)
+    prefill(watch, req)
+    place = 1 - req.kv.mamba_next_track_idx
+    slot = watch.states.allocator.alloc(1)
+    watch.rows.set_mamba_ping_pong_slot(req, place, slot[0])
+    if not forgotten:
+        watch.states.allocator.free(req.kv.mamba_ping_pong_track_buffer[place].unsqueeze(0))
+    watch.rows.set_mamba_ping_pong_slot(req, place, -1)
+    finish(watch, req)
+    assert kinds(watch) == (["leak"] if forgotten else [])
+    if forgotten:
+        finding = watch.san.findings[0]
+        assert (finding.pool, finding.owner, finding.slots) == (STATES, "a", tuple(slot.tolist()))
+    else:
+        settle(watch)
+        assert kinds(watch) == []
+
+
+@pytest.mark.parametrize("giver", ["session:s", "a"])
+def test_a_session_takes_over_the_states_of_its_first_turn(watch: Watch, giver: str) -> None:
+    req = request_(watch, "a")
+    match(watch, req)
+    prefill(watch, req)
+    requests.hand_over(watch, "a", "session:s", req.kv, None)
+    own = holds(req)
+    with watch.within(Doing("session", owner=giver)):
+        watch.states.allocator.free(torch.tensor(sorted(own)))
+    assert kinds(watch) == ([] if giver == "session:s" else ["free_not_owner"])
+    if giver == "a":
+        finding = watch.san.findings[0]
+        assert (finding.pool, set(finding.slots), finding.holder) == (STATES, own, "session:s")
 
 
 def test_a_flush(watch: Watch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from kvsan.hooks.adapters.probes import install
+from kvsan.hooks.adapters.readback import There
 from kvsan.hooks.adapters.sglang.tables import installed, stream_probes
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Watch
 from kvsan.hooks.sanitizer import Sanitizer
@@ -20,11 +21,26 @@ class CpuModule:
     device_module = torch.cpu
 
 
-def begin(rows: Any, allocator: Any, **options: Any) -> Watch:
-    """The watch, its eyes open on a row pool and an allocator of token slots; `options` are the sanitizer's."""
+class FarDevice:
+    """Stands in for `kvsan.hooks.adapters.readback.Readback`: what a tensor holds is there when it is asked for
+    (`Sanitizer.settle`), and not before."""
+
+    copy = There
+
+
+def _at_once(tensor: Any) -> Any:
+    raise AssertionError("ids that are on a device were read at once")
+
+
+def begin(rows: Any, allocator: Any, *, late: bool = False, **options: Any) -> Watch:
+    """The watch, its eyes open on a row pool and an allocator of token slots, whose ids may come late, as from a
+    device; `options` are the sanitizer's."""
     found = install((*installed().probes, *stream_probes("cpu")), WATCH)
     assert all(each.found for each in found if not each.probe.older)
+    vars(WATCH).clear()
     WATCH.__init__(Sanitizer(**options))  # type: ignore[misc]
+    if late:
+        WATCH.readback, WATCH.ids = FarDevice(), _at_once  # type: ignore[assignment, method-assign]
     page, size = int(allocator.page_size), int(allocator.size)
     WATCH.rows, WATCH.kv = rows, allocator
     WATCH.page, WATCH.slots = page, True
@@ -37,5 +53,6 @@ def begin(rows: Any, allocator: Any, **options: Any) -> Watch:
 
 
 def kinds(watch: Watch) -> list[str]:
-    """The kinds of what was found."""
+    """The kinds of what was found, once all is there that comes late."""
+    watch.san.settle()
     return [finding.kind for finding in watch.san.findings]
