@@ -13,16 +13,19 @@ from kvsan.events import Event
 from kvsan.traces import read_trace
 from kvsan.tracker import Tracker
 
+from ..sglang.living import LATE, WHEN
 from . import loads
 from .bugs import HAS_MIXED_CHUNK_LEAK, HAS_ROW_RACE
 from .server import Served, frames, serving, wait_for
 
 
-@pytest.fixture(scope="module")
-def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+@pytest.fixture(scope="module", params=WHEN)
+def served(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The server after it has had every load and is stopped."""
     folder = tmp_path_factory.mktemp("served")
-    with serving(model, folder, *loads.ARGUMENTS, options=("--record", str(folder / "trace.kvt"))) as served:
+    recorded = ("--record", str(folder / "trace.kvt"))
+    variables = LATE if request.param == "late" else {}
+    with serving(model, folder, *loads.ARGUMENTS, options=recorded, **variables) as served:
         assert loads.sound(served.port) == (18, [])
         loads.churn(served.port)
         loads.twins(served.port)
@@ -82,7 +85,7 @@ def test_a_row_handed_on_while_it_is_read(served: Served) -> None:
     assert (write["owner"], write["agent"], read["owner"], read["agent"]) == ("B", "sched", "A", "fwd")
     assert write["cells"] == [0, 40]
     assert read["cells"][1] > 40
-    assert "write_cache_indices" in frames(write)
+    assert {"write_cache_indices", "alloc_for_extend"} & {*frames(write)[:2]}
     assert "run_batch" in frames(read)
     before, after = (int(access["batch"].removeprefix("forward ")) for access in (read, write))
     assert after == before + 1
