@@ -44,18 +44,17 @@ class Work:
 
 
 class Backlog:
-    """What waits, in order. `take` gets the events; the work's own come between them."""
+    """What waits, in order. `take` gets the events; those that work tells come between them."""
 
     def __init__(self, take: Callable[[Event], None]) -> None:
         self._take = take
         self._waiting: deque[Event | Work] = deque()
         self._lock = threading.Lock()
         self._thread = 0
-        self._now: Work | None = None
+        self._now: Event | Work | None = None
         self._nested: list[Event | Work] = []
-        self.latest_ns = 0
-        """How long after their call numbers were there, at worst."""
-        self.readings = 0
+        self._readings = 0
+        self._latest_ns = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -63,32 +62,38 @@ class Backlog:
     @property
     def work(self) -> Work | None:
         """The work that this thread is doing, whose time and stack its events have."""
-        return self._now if self._now is not None and self._thread == threading.get_ident() else None
+        return self._now if isinstance(self._now, Work) and self._inside else None
 
     @property
     def behind(self) -> bool:
         """Must what this thread tells now wait?"""
-        return bool(self._waiting) if self.work is None else bool(self._nested)
+        return bool(self._nested if self._inside else self._waiting)
+
+    @property
+    def _inside(self) -> bool:
+        """Is this what something tells that is being taken in?"""
+        return self._now is not None and self._thread == threading.get_ident()
 
     def add(self, what: Event | Work) -> None:
-        """Puts it behind what waits; work for which other work asks while it is done comes right after that.
+        """Puts it behind what waits; what is told while something is taken in, right behind that.
 
-        Raises OverflowError, and forgets what waits, if that is more than `MOST`.
+        What waits is forgotten if it is more than `MOST`, and that is a failure of its first work.
         """
-        if self.work is not None:
+        if self._inside:
             self._nested.append(what)
-            return
-        if len(self._waiting) >= MOST:
-            self._waiting.clear()
-            raise OverflowError(f"{MOST:,} events wait for slot ids that do not come from the device")
-        self._waiting.append(what)
+        elif len(self._waiting) < MOST:
+            self._waiting.append(what)
+        else:
+            self._fail(OverflowError(f"{MOST:,} events wait for numbers that do not come from the device"), what)
 
-    def standing(self) -> str:
-        """How much came late, and how late, in a sentence."""
+    def standing(self) -> str | None:
+        """How much came late, and how late, in a sentence; None if nothing did."""
+        if not self._readings and not self._waiting:
+            return None
         left = f" {len(self._waiting):,} events still wait and are not judged." if self._waiting else ""
         return (
-            f"Slot ids of {self.readings:,} tensors came from the device while the engine went on; what they show was "
-            f"told at most {self.latest_ns / 1e6:,.0f} ms after the call that it is about.{left}"
+            f"Slot ids of {self._readings:,} tensors came from the device while the engine went on; what they show was "
+            f"told at most {self._latest_ns / 1e6:,.0f} ms after the call that it is about.{left}"
         )
 
     def settle(self) -> None:
@@ -99,31 +104,37 @@ class Backlog:
             self._thread = threading.get_ident()
             while self._waiting:
                 first = self._waiting[0]
-                if isinstance(first, Work):
-                    if not all(each.ready() for each in first.readings):
-                        return
-                    self._waiting.popleft()
-                    self._do(first)
-                else:
-                    self._waiting.popleft()
-                    self._take(first)
+                if isinstance(first, Work) and not all(each.ready() for each in first.readings):
+                    return
+                self._waiting.popleft()
+                self._now = first
+                try:
+                    if isinstance(first, Work):
+                        self._do(first)
+                    else:
+                        self._take(first)
+                finally:
+                    self._now = None
+                    self._waiting.extendleft(reversed(self._nested))
+                    self._nested.clear()
         finally:
             self._lock.release()
 
     def _do(self, work: Work) -> None:
         if work.readings:
-            self.readings += len(work.readings)
-            self.latest_ns = max(self.latest_ns, time.monotonic_ns() - work.time_ns)
-        self._now = work
+            self._readings += len(work.readings)
+            self._latest_ns = max(self._latest_ns, time.monotonic_ns() - work.time_ns)
         try:
             work.do(*[each.value() for each in work.readings])
         except FindingRaised:
             raise
         except Exception as error:
-            self._waiting.clear()  # what follows would be judged by a shadow that missed something
-            self._nested.clear()
-            work.failed(error)
-        finally:
-            self._now = None
-            self._waiting.extendleft(reversed(self._nested))
-            self._nested.clear()
+            self._fail(error, work)
+
+    def _fail(self, error: Exception, last: Event | Work) -> None:
+        """Something was missed: what follows would be judged by a shadow that is wrong."""
+        works = [each for each in (*self._waiting, last) if isinstance(each, Work)]
+        self._waiting.clear()
+        self._nested.clear()
+        for failed in {work.failed for work in works}:
+            failed(error)

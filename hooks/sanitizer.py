@@ -260,10 +260,10 @@ class Sanitizer(Operations):
 
     def later(self, do: Callable[..., None], *readings: Reading, failed: Callable[[Exception], None]) -> None:
         """Does `do(*values)` when the readings are there: at a `settle` later on, in the order of the calls. What is
-        told from here on waits for it. Its events have the time and the stack of this call; if it fails, what waits is
-        forgotten, and `failed` hears of it.
+        told from here on waits for it. Its events have the time and the stack of this call.
 
-        Raises OverflowError when too much waits already.
+        If it fails, or too much waits, all that waits is forgotten, and every `failed` of it is called: what it watches
+        was not seen whole.
         """
         self.told += 1
         late = self._late.work
@@ -331,8 +331,8 @@ class Sanitizer(Operations):
 
     def tell_totals(self) -> None:
         """Hands the totals of every pool to the sink."""
-        if self._late.readings:
-            self._sink.note(self._late.standing())
+        if (note := self._late.standing()) is not None:
+            self._sink.note(note)
         self._sink.totals(self.totals(), self.events)
 
     def report(self) -> Report:

@@ -278,7 +278,11 @@ class Watch:
         if self.readback is None:
             do(*taken)
         else:
-            self.san.later(do, *taken, failed=partial(self.failed, "slot ids from the device"))
+            self.san.later(do, *taken, failed=self.missed)
+
+    def missed(self, error: Exception) -> None:
+        """Slot ids did not come, or what they mean could not be told."""
+        self.failed("slot ids from the device", error)
 
     def ids(self, tensor: Any) -> Slots:
         """The slot ids of a tensor on the CPU, int64, shape [n]; a view where it can be one."""
