@@ -163,8 +163,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
     """Why slots cannot be followed. What was not seen to be silent on a sound server is not judged by guesswork."""
     scheduler, allocator, tree = watch.scheduler, watch.kv, type(watch.tree).__name__
     outer = scheduler.token_to_kv_pool_allocator
-    if device != "cpu" and (why := _far(watch, device)):
-        return why
+    if device != "cpu" and device not in readback.DEVICES:
+        return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
     if type(allocator).__name__ not in PLAIN:
         return f"the slots of a {type(outer).__name__} are not followed yet"
     if tree not in watch.caches:
@@ -206,15 +206,6 @@ def _obstacle(watch: Watch, device: str) -> str | None:
             return f"kvsan does not read {lacks} in this release, without which the host tier is not followed"
         if why := host.obstacle(watch, watch.host):
             return why
-    return None
-
-
-def _far(watch: Watch, device: str) -> str | None:
-    """Why slot ids that are on this device cannot be followed; they come later than the calls that they are about."""
-    if device not in readback.DEVICES:
-        return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
-    if watch.window is not None:
-        return f"what a sliding window does with slot ids that are on the device ({device}) is not followed yet"
     return None
 
 

@@ -82,11 +82,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Giver:
-    """Who gives slots back, in which group."""
+    """Who gives slots back, in which group. `replacing`: it is the cache, if the tree holds them."""
 
     owner: str | None
     evicting: bool
     group: Group | None
+    replacing: bool = False
+
+    @classmethod
+    def here(cls, watch: Watch, group: Group | None) -> Giver:
+        """Whoever the engine acts for."""
+        what = watch.doing[-1].what if watch.doing else None
+        return cls(watch.actor(), what == "evict", group, what == "replace")
 
 
 def _give_back(watch: Watch, allocator: Any, ids: Any, slots_of: Callable[[Slots], Slots]) -> Reading:
@@ -94,7 +101,7 @@ def _give_back(watch: Watch, allocator: Any, ids: Any, slots_of: Callable[[Slots
         yield
         return
     taken = watch.keep(ids)  # the caller may overwrite what these ids are a view of
-    giver = Giver(watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict", watch.group)
+    giver = Giver.here(watch, watch.group)
     change = Change.begun(allocator)
     watch.freeing += 1
     try:
@@ -107,6 +114,8 @@ def _give_back(watch: Watch, allocator: Any, ids: Any, slots_of: Callable[[Slots
 
 def _given_back(watch: Watch, giver: Giver, change: Change, slots_of: Callable[[Slots], Slots], ids: Slots) -> None:
     slots = slots_of(ids)
+    if giver.replacing and watch.nodes_at(slots).any():
+        giver = Giver(None, True, giver.group)
     if giver.group is None:
         pages = np.unique(slots // watch.page) if watch.page > 1 else slots
         if change.came != pages.size * watch.page:

@@ -72,7 +72,7 @@ def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
         yield
         return
     taken = watch.keep(free_index)  # it may be a view of the places of a buffer, which get other slots
-    giver = kv.Giver(watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict", None)
+    giver = kv.Giver.here(watch, None)
     change = kv.Change.begun(allocator)
     yield
     change.over(allocator)

@@ -38,6 +38,7 @@ WINDOWED: tuple[Probe, ...] = (
     Probe(f"{_SWA}.clear_full_to_swa_mapping", "map_clear", window.clear_mapping, _HALVES, needed=False),
     Probe(f"{_SWA}.alloc_decode", "map_set", window.alloc_decode, _HALVES, needed=False),
     Probe(f"{_SWA}._free_swa_pages", "free", window.free_segment, _HALVES, needed=False),
+    Probe(f"{_SWA}._free_swa_pages_cuda", "map_clear", window.clear_pages, _HALVES, needed=False),
     Probe(f"{_SWA}.free_swa", "free", window.free, _HALVES, needed=False),
     Probe(f"{_SWA}.free_group_end", "flush", window.free_group_end, _HALVES, needed=False),
     Probe(f"{_SWA}.clear", "reset", window.clear, "flushes of the cache", needed=False),

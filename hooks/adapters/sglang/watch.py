@@ -30,9 +30,9 @@ NONE: Slots = np.empty(0, np.int64)
 class Doing:
     """A call of the engine that says what the calls inside it are for.
 
-    `what`: extend, decode, ahead, run, publish, evict, release, session, row, admit, consider, slide, beam, backup,
-    load, idle; `owner` on whose behalf; `batch` the engine's batch (decode, run); `prefix` prefix lengths by row
-    (extend); `runs` the cells that are written (ahead); `values` and `domain` what is inserted in which key domain
+    `what`: extend, decode, ahead, run, publish, evict, replace, release, session, row, admit, consider, slide, beam,
+    backup, load, idle; `owner` on whose behalf; `batch` the engine's batch (decode, run); `prefix` prefix lengths by
+    row (extend); `runs` the cells that are written (ahead); `values` and `domain` what is inserted in which key domain
     (publish, load).
     """
 

@@ -3,11 +3,15 @@
 SGLang keeps two allocators under one: the token slots' and the window's. What is handed out of the window belongs to
 whoever holds the token slot that maps it, so that its owner follows the token slot's (`Follower`). A token slot whose
 window slot was given back is a tombstone: its entry is 0, the padding slot.
+
+Where the map is on a device, it is ahead of what the shadow knows. So the shadow has a copy of it, which is changed
+wherever the engine changes its own. What is given back is read from the engine's (`Window.look_up`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,12 +42,24 @@ class Window:
         """For every window slot the number in `Watch.nodes` of the tree node that holds it; 0 is none."""
         self.pending: list[tuple[Slots, str | None]] = []
         """What was given back in the free group that is open, and by whom."""
+        self.map: Slots = np.zeros(allocator.full_to_swa_index_mapping.numel() - 1, np.int64)
+        """For every token slot the engine's entry, as far as the shadow is."""
+
+    def look_up(self, ids: Any) -> Any:
+        """The engine's entries for token slots now, where its map is; 0 or less for ids that no token slot has, with
+        which a device must not be asked."""
+        table = self.allocator.full_to_swa_index_mapping  # the last entry is -1
+        return table[ids.clamp(0, table.numel() - 1)]
+
+    def remember(self, keys: Slots, values: Slots | int) -> None:
+        """The engine has these entries for token slots."""
+        inside = (keys >= 0) & (keys < self.map.size)
+        self.map[keys[inside]] = values if isinstance(values, int) else values[inside]
 
     def entries(self, keys: Slots) -> Slots:
-        """The map's entries for token slots, as the engine has them now; 0 for ids that no token slot has."""
-        table: Slots = self.allocator.full_to_swa_index_mapping[:-1].numpy()
-        inside = (keys >= 0) & (keys < table.size)
-        return np.where(inside, table[np.where(inside, keys, 0)], 0)
+        """The map's entries for token slots, as far as the shadow is; 0 for ids that no token slot has."""
+        inside = (keys >= 0) & (keys < self.map.size)
+        return np.where(inside, self.map[np.where(inside, keys, 0)], 0)
 
     def mapped(self, keys: Slots) -> Slots:
         """The window slots of token slots; those of tombstones are left out."""
@@ -127,20 +143,25 @@ def set_mapping(watch: Watch, allocator: Any, full_indices: Any, swa_indices: An
     """`set_full_to_swa_mapping`: after an alloc, and where the tree gives a tombstone a window slot again."""
     yield
     if _ours(watch, allocator):
-        _mapped(watch, watch.window, watch.ids(full_indices).copy(), watch.ids(swa_indices).copy())
+        _set(watch, full_indices)
 
 
 def alloc_decode(watch: Watch, allocator: Any, *args: Any, **kwargs: Any) -> Reading:
     """`alloc_decode` writes the map itself."""
     result = yield
     if _ours(watch, allocator) and result is not None:
-        keys = watch.ids(result).copy()
-        _mapped(watch, watch.window, keys, watch.window.entries(keys))
+        _set(watch, result)
 
 
-def _mapped(watch: Watch, window: Window, keys: Slots, values: Slots) -> None:
-    if not keys.size:
-        return
+def _set(watch: Watch, keys: Any) -> None:
+    """What the map has now counts: an entry whose write something swallowed is the old one."""
+    if keys.numel():
+        entries = watch.take(watch.window.look_up(keys))
+        watch.then(partial(_mapped, watch, watch.window, watch.actor()), watch.keep(keys), entries)
+
+
+def _mapped(watch: Watch, window: Window, owner: str | None, keys: Slots, values: Slots) -> None:
+    window.remember(keys, values)
     watch.san.map_set(map=MAP, key=keys, val=values)
     numbers = watch.nodes_at(keys)
     if not numbers.any():
@@ -149,16 +170,31 @@ def _mapped(watch: Watch, window: Window, keys: Slots, values: Slots) -> None:
         slots = values[(numbers == number) & (values > 0)]
         slots = slots[window.nodes_at(slots) == 0]
         if slots.size:
-            insert(watch, window, slots, watch.nodes[number], watch.actor())
+            insert(watch, window, slots, watch.nodes[number], owner)
 
 
 def clear_mapping(watch: Watch, allocator: Any, full_indices: Any) -> Reading:
     """`clear_full_to_swa_mapping`: the token slots are tombstones from here on."""
     yield
-    if _ours(watch, allocator):
-        keys = watch.ids(full_indices)
-        if keys.size:
-            watch.san.map_clear(map=MAP, key=keys.copy())
+    if _ours(watch, allocator) and full_indices.numel():
+        watch.then(partial(_unmapped, watch, watch.window), watch.keep(full_indices))
+
+
+def clear_pages(watch: Watch, allocator: Any, full_page_representatives: Any) -> Reading:
+    """`_free_swa_pages_cuda`: a kernel that looks pages up also makes them tombstones."""
+    yield
+    if _ours(watch, allocator) and full_page_representatives.numel():
+        pages = partial(_unmapped_pages, watch, watch.window)
+        watch.then(pages, watch.keep(full_page_representatives))
+
+
+def _unmapped_pages(watch: Watch, window: Window, keys: Slots) -> None:
+    _unmapped(watch, window, kv.whole(keys // window.page, window.page))
+
+
+def _unmapped(watch: Watch, window: Window, keys: Slots) -> None:
+    window.remember(keys, 0)
+    watch.san.map_clear(map=MAP, key=keys)
 
 
 # -- giving back
@@ -169,9 +205,7 @@ def free_segment(watch: Watch, allocator: Any, free_index: Any, start_pos: int) 
     if not _ours(watch, allocator):
         yield
         return
-    window = watch.window
-    first = window.entries(watch.ids(free_index)[:: window.page])
-    yield from _give_back(watch, window, kv.whole(first // window.page, window.page))
+    yield from _give_back(watch, watch.window, free_index[:: watch.window.page], _pages_at)
 
 
 def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
@@ -179,25 +213,47 @@ def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
     if not _ours(watch, allocator) or watch.window.page == 1:
         yield
         return
-    window = watch.window
-    keys = kv.whole(np.unique(watch.ids(free_index) // window.page), window.page)
-    yield from _give_back(watch, window, np.unique(window.mapped(keys)))
+    import torch
+
+    page = watch.window.page
+    offsets = torch.arange(page, dtype=free_index.dtype, device=free_index.device)
+    yield from _give_back(watch, watch.window, (free_index // page)[:, None] * page + offsets, _slots_at)
+
+
+def _pages_at(window: Window, entries: Slots) -> Slots:
+    return kv.whole(np.maximum(entries, 0) // window.page, window.page)
+
+
+def _slots_at(window: Window, entries: Slots) -> Slots:
+    return np.unique(entries[(entries > 0) & (entries < window.size)])
 
 
 def _ours(watch: Watch, allocator: Any) -> bool:
     return watch.slots and watch.window is not None and allocator is watch.window.allocator
 
 
-def _give_back(watch: Watch, window: Window, slots: Slots) -> Reading:
-    owner, evicting = watch.actor(), bool(watch.doing) and watch.doing[-1].what == "evict"
-    group = watch.group if window.allocator.free_group is not None else None
+def _give_back(watch: Watch, window: Window, keys: Any, slots_of: Callable[[Window, Slots], Slots]) -> Reading:
+    entries = watch.take(window.look_up(keys))
+    giver = kv.Giver.here(watch, watch.group if window.allocator.free_group is not None else None)
     change = kv.Change.begun(window.inner)
     yield
+    change.over(window.inner)
+    watch.then(partial(_given_back, watch, window, giver, change, slots_of), entries)
+
+
+def _given_back(
+    watch: Watch,
+    window: Window,
+    giver: kv.Giver,
+    change: kv.Change,
+    slots_of: Callable[[Window, Slots], Slots],
+    entries: Slots,
+) -> None:
+    slots = slots_of(window, entries)
     if not slots.size:
         return
-    change.over(window.inner)
-    giver, pages = kv.Giver(owner, evicting, group), np.unique(slots // window.page)
-    if group is None and change.came != pages.size * window.page:
+    pages = np.unique(slots // window.page)
+    if giver.group is None and change.came != pages.size * window.page:
         kv.compare(watch, change, pages, window.page, partial(_tell, watch, window, giver, slots))
     else:
         _tell(watch, window, giver, slots, NONE, NONE)
@@ -233,10 +289,13 @@ def free_group_end(watch: Watch, allocator: Any) -> Reading:
     if not _ours(watch, allocator):
         yield
         return
-    window = watch.window
-    change = kv.Change.begun(window.inner)
+    change = kv.Change.begun(watch.window.inner)
     yield
-    change.over(window.inner)
+    change.over(watch.window.inner)
+    watch.then(partial(_group_over, watch, watch.window, change))
+
+
+def _group_over(watch: Watch, window: Window, change: kv.Change) -> None:
     pending, window.pending = window.pending, []
     slots = np.concatenate([slots for slots, _ in pending]) if pending else NONE
     pages = np.unique(slots // window.page)
@@ -246,17 +305,18 @@ def free_group_end(watch: Watch, allocator: Any) -> Reading:
 
 def clear(watch: Watch, allocator: Any) -> Reading:
     """Everything is free again, and the map is empty."""
-    if not _ours(watch, allocator):
-        yield
-        return
-    keys = np.flatnonzero(allocator.full_to_swa_index_mapping[:-1].numpy())
     yield
-    window = watch.window
+    if _ours(watch, allocator):
+        watch.san.reset(WINDOW)
+        watch.then(partial(_cleared, watch, watch.window))
+
+
+def _cleared(watch: Watch, window: Window) -> None:
     window.node_of[:] = 0
     window.pending = []
-    watch.san.reset(WINDOW)
+    keys = np.flatnonzero(window.map)
     if keys.size:
-        watch.san.map_clear(map=MAP, key=keys)
+        _unmapped(watch, window, keys)
 
 
 # -- who acts
@@ -273,10 +333,9 @@ def slide(watch: Watch, tree: Any, req: Any, *args: Any, **kwargs: Any) -> Readi
 
 def apply_action(watch: Watch, tree: Any, action: Any) -> Reading:
     """`_apply_cache_action`: a node that was a tombstone goes on with the request's token slots, and the cache gives
-    its own old ones back. (Where the request's are given back, that is the request's doing.)"""
-    indices = action.indices if type(action).__name__ == "FreeDeviceKVFullOnly" else ()
-    if tree is watch.tree and watch.slots and any(watch.nodes_at(watch.ids(each)).any() for each in indices):
-        with watch.within(Doing("evict")):
+    its own old ones back. Or the request's are given back, which is the request's doing; the action does not say."""
+    if tree is watch.tree and type(action).__name__ == "FreeDeviceKVFullOnly":
+        with watch.within(Doing("replace")):
             yield
     else:
         yield
@@ -293,7 +352,7 @@ def set_kv_buffer(watch: Watch, pool: Any, layer: Any, loc_info: Any, *args: Any
     doing, slots = watch.current("run"), getattr(loc_info, "swa_loc", None)
     if slots is not None:
         batch = batch_name(doing.batch) if doing is not None and doing.batch is not None else None
-        watch.san.write(WINDOW, watch.ids(slots).copy(), batch=batch, agent=watch.stream())
+        watch.then(partial(watch.san.write, WINDOW, batch=batch, agent=watch.stream()), watch.keep(slots))
 
 
 def attend(
@@ -317,18 +376,34 @@ def attend(
 
     with Tap(k_cache) as tap:
         yield
-    window, doing = watch.window, watch.current("run")
+    doing = watch.current("run")
     batch = batch_name(doing.batch) if doing is not None and doing.batch is not None else None
-    rows, lengths = req_pool_indices.tolist(), seq_lens.tolist()
-    known = len(tap.ids) == len(rows)
+    reader = Reader(batch, watch.stream(), dict(watch.owner_of_row))
+    known = len(tap.ids) == req_pool_indices.numel()
     for number, ids in enumerate(tap.ids):
-        read = watch.ids(ids)
-        owner = note = None
+        taken = [watch.take(ids)]
         if known:
-            owner = watch.owner_of_row.get(rows[number])
-            tokens = watch.ids(watch.rows.req_to_token[rows[number], : lengths[number]])
-            note = _wrong_space(window, read, tokens)
-        watch.san.read(WINDOW, np.unique(read), batch=batch, owner=owner, agent=watch.stream(), note=note)
+            row = req_pool_indices[number : number + 1]
+            cells = watch.rows.req_to_token[:, : ids.numel()].index_select(0, row)
+            taken += [watch.take(row), watch.take(cells)]
+        watch.then(partial(_read, watch, watch.window, reader), *taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The batch that reads, its stream, and whose the rows are."""
+
+    batch: str | None
+    agent: str
+    owner_of_row: dict[int, str]
+
+
+def _read(watch: Watch, window: Window, reader: Reader, read: Slots, row: Slots = NONE, tokens: Slots = NONE) -> None:
+    """What was read and, where they are known, the row and its token slots."""
+    owner = note = None
+    if row.size:
+        owner, note = reader.owner_of_row.get(int(row[0])), _wrong_space(window, read, tokens)
+    watch.san.read(WINDOW, np.unique(read), batch=reader.batch, owner=owner, agent=reader.agent, note=note)
 
 
 def _wrong_space(window: Window, read: Slots, tokens: Slots) -> str | None:

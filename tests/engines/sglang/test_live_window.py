@@ -11,7 +11,7 @@ import pytest
 
 from . import load
 from . import model as models
-from .living import BARRIER, frames, others
+from .living import BARRIER, LATE, WHEN, frames, others
 from .server import serving, write_plugin
 
 FULL = ("--level", "full")
@@ -23,6 +23,12 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.write(tmp_path_factory.mktemp("windowed"), models.WINDOWED)
 
 
+@pytest.fixture(params=WHEN)
+def late(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The variables of a server whose slot ids come at once, or late."""
+    return LATE if request.param == "late" else {}
+
+
 def prompt(number: int) -> dict[str, Any]:
     """One of a few requests, none of which begins like another."""
     return {
@@ -31,12 +37,12 @@ def prompt(number: int) -> dict[str, Any]:
     }
 
 
-def test_token_slots_are_used_as_window_slots(windowed: Path, tmp_path: Path) -> None:
+def test_token_slots_are_used_as_window_slots(windowed: Path, late: dict[str, str], tmp_path: Path) -> None:
     """One request after the other, until an id is beyond the window's pool and the scheduler dies of it: by then kvsan
     has long named what was wrong."""
     answered = 0
     arguments = ("--max-total-tokens", "2048", "--page-size", "16")
-    with serving(windowed, tmp_path, *arguments, options=FULL, **BARRIER) as served:
+    with serving(windowed, tmp_path, *arguments, options=FULL, **BARRIER, **late) as served:
         try:
             for number in range(20):
                 load.post(served.port, "/generate", prompt(number), timeout=45)
@@ -102,11 +108,16 @@ TRANSLATION = textwrap.dedent(
     ],
 )
 def test_translated_reads(
-    name: str, arguments: tuple[str, ...], variables: dict[str, str], windowed: Path, tmp_path: Path
+    name: str,
+    arguments: tuple[str, ...],
+    variables: dict[str, str],
+    windowed: Path,
+    late: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     """The same model and backend with the translation, under load: tombstones, their recovery, evictions."""
     write_plugin(tmp_path, "translation", TRANSLATION)
-    with serving(windowed, tmp_path, *arguments, options=FULL, **BARRIER, **variables) as served:
+    with serving(windowed, tmp_path, *arguments, options=FULL, **BARRIER, **variables, **late) as served:
         assert load.run(served.port, 40) == (40, [])
         if "--enable-streaming-session" in arguments:
             assert load.sessions(served.port, 3) == 9
@@ -118,3 +129,4 @@ def test_translated_reads(
     totals = {pool["pool"]: pool for pool in served.report["totals"]}
     assert set(totals) == {"rows", "kv", "swa"}
     assert totals["swa"]["events"] > 1000
+    assert any("came from the device" in note for note in served.report["notes"]) is bool(late)

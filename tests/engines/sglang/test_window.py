@@ -4,28 +4,33 @@ fault once, and the same use without it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from kvsan.hooks.adapters.sglang import window
-from kvsan.hooks.adapters.sglang.watch import KV, ROWS, WINDOW, Doing, Watch
+from kvsan.hooks.adapters.sglang.watch import KV, ROWS, WINDOW, Doing, Slots, Watch
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+from sglang.srt.mem_cache import allocation
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
+from .living import WHEN
+from .slow_device import SlowDevice
 from .test_pools import request_
 from .watching import begin, kinds
 
 SIZE, SIZE_SWA, PAGE = 128, 96, 16
 
 
-@pytest.fixture(params=[1, PAGE])
-def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
-    """A watch over rows, 128 token slots and 96 window slots, which attention reads too (level full)."""
-    page = int(request.param)
+@pytest.fixture(params=[(page, when) for page in (1, PAGE) for when in WHEN], ids=str)
+def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """A watch over rows, 128 token slots and 96 window slots, which attention reads too (level full). Slot ids that are
+    late come when a test settles (`told`)."""
+    page, when = request.param
     pool = SWAKVPool(
         size=SIZE, size_swa=SIZE_SWA, page_size=page, dtype=torch.float32, head_num=1, head_dim=4,
         swa_attention_layer_ids=[0], full_attention_layer_ids=[1], device="cpu",
@@ -36,6 +41,10 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
     window.declare(watch, watch.window)
     watch.tree = SimpleNamespace(tree_components=())
     assert window.obstacle(watch.window) is None
+    monkeypatch.setattr(allocation, "attention_backends", lambda: ("torch_native", "torch_native"))
+    if when == "late":
+        watch.readback = SlowDevice(0)
+        monkeypatch.setattr(watch, "ids", None)
     yield watch
     assert not watch.blind
 
@@ -55,6 +64,11 @@ class Row:
         """The token slots of the row."""
         return self.watch.rows.req_to_token[self.req.kv.req_pool_idx, : self.length].to(torch.int64)
 
+    @property
+    def window_slots(self) -> torch.Tensor:
+        """The window slots that they map."""
+        return self.allocator.full_to_swa_index_mapping[self.slots]
+
     def extend(self, count: int) -> None:
         """Prefills `count` tokens."""
         before, after = torch.tensor([self.length]), torch.tensor([self.length + count])
@@ -63,8 +77,10 @@ class Row:
         else:
             last = self.slots[-1:] if self.length else torch.tensor([-1])
             slots = self.allocator.alloc_extend(before, before, after, after, last, count)
-        with self.watch.within(Doing("extend", prefix={self.req.kv.req_pool_idx: self.length})):
-            self.watch.rows.write((self.req.kv.req_pool_idx, slice(self.length, self.length + count)), slots)
+        row, new = torch.tensor([self.req.kv.req_pool_idx]), torch.tensor([count])
+        allocation.write_cache_indices(
+            slots, row, row, before, before, after, after, new, new, [self.slots], self.watch.rows
+        )
         self._computed(slots, count)
 
     def decode(self) -> None:
@@ -75,7 +91,9 @@ class Row:
         else:
             slots = self.allocator.alloc_decode(after, after, self.slots[-1:])
         where = (torch.tensor([self.req.kv.req_pool_idx]), torch.tensor([self.length]))
-        self.watch.rows.write(where, slots.to(torch.int32))
+        batch = SimpleNamespace(req_pool_indices_cpu=where[0], seq_lens_cpu=where[1])
+        with self.watch.within(Doing("decode", batch=batch)):
+            self.watch.rows.write(where, slots.to(torch.int32))
         self._computed(slots, 1)
 
     def _computed(self, slots: torch.Tensor, count: int) -> None:
@@ -120,12 +138,20 @@ def _write_loc(locations: Any) -> Any:
     return KVWriteLoc(locations.loc, locations.swa_loc)
 
 
+def told(watch: Watch) -> list[str]:
+    """The kinds of what was found, with all that was late."""
+    watch.san.settle()
+    return kinds(watch)
+
+
 def settle(watch: Watch) -> None:
-    """Nothing is left, and the allocators' own totals agree."""
+    """Nothing is left, the allocators' own totals agree, and the shadow's map is the engine's."""
     allocator = watch.window.allocator
     watch.san.idle()
     watch.san.count(KV, available=allocator.full_available_size(), total=SIZE)
     watch.san.count(WINDOW, available=allocator.swa_available_size(), total=SIZE_SWA)
+    watch.san.settle()
+    assert watch.window.map.tolist() == allocator.full_to_swa_index_mapping[:-1].tolist()
 
 
 def test_a_window_that_moves_on(watch: Watch) -> None:
@@ -142,7 +168,7 @@ def test_a_window_that_moves_on(watch: Watch) -> None:
     one.finish(dead=32)
     two.finish()
     settle(watch)
-    assert kinds(watch) == []
+    assert told(watch) == []
 
 
 def test_pending_window_slots(watch: Watch) -> None:
@@ -154,7 +180,7 @@ def test_pending_window_slots(watch: Watch) -> None:
     row.finish(dead=32)
     watch.window.allocator.free_group_end()
     settle(watch)
-    assert kinds(watch) == []
+    assert told(watch) == []
 
 
 def test_a_flush_makes_both_pools_free(watch: Watch) -> None:
@@ -164,7 +190,7 @@ def test_a_flush_makes_both_pools_free(watch: Watch) -> None:
     watch.window.allocator.clear()
     watch.san.req_end(owner="a")
     settle(watch)
-    assert kinds(watch) == []
+    assert told(watch) == []
 
 
 def test_token_slots_used_as_window_slots(watch: Watch) -> None:
@@ -173,7 +199,7 @@ def test_token_slots_used_as_window_slots(watch: Watch) -> None:
     row.extend(64)
     row.slide(0, 48)
     row.attend(translated=False)
-    assert kinds(watch) == ["use_after_free"]
+    assert told(watch) == ["use_after_free"]
     finding = watch.san.findings[0]
     assert (finding.pool, finding.owner) == (WINDOW, "a")
     assert set(finding.slots) == set(row.slots[:48].tolist())
@@ -187,7 +213,7 @@ def test_translated_ids_of_the_same_row(watch: Watch) -> None:
     row.extend(64)
     row.slide(0, 48)
     row.attend(translated=True)
-    assert kinds(watch) == []
+    assert told(watch) == []
 
 
 def test_token_slots_beyond_the_window_pool(watch: Watch) -> None:
@@ -205,12 +231,12 @@ def test_window_slots_that_stay_behind(watch: Watch) -> None:
     """A release gives the token slots back alone: their window slots are found by nobody any more."""
     row = Row(watch, "a")
     row.extend(32)
-    kept = watch.window.mapped(row.slots.numpy())
+    kept = row.window_slots
     with watch.within(Doing("release", owner="a")):
         watch.window.allocator.full_attn_allocator.free_segment(row.slots, start_pos=0)
         watch.rows.free(row.req)
     watch.san.req_end(owner="a")
-    assert kinds(watch) == ["leak"]
+    assert told(watch) == ["leak"]
     assert (watch.san.findings[0].pool, set(watch.san.findings[0].slots)) == (WINDOW, set(kept.tolist()))
 
 
@@ -220,15 +246,81 @@ def test_a_tombstone_whose_window_slot_is_given_back_again(watch: Watch) -> None
     row.extend(32)
     row.slide(0, 16)
     row.slide(0, 16)
-    assert kinds(watch) == ["invalid_free"]
+    assert told(watch) == ["invalid_free"]
     assert watch.san.findings[0].pool == WINDOW
+
+
+def test_an_entry_that_somebody_changed(watch: Watch) -> None:
+    """The window slots that another request's token slots map are given back in place of its own."""
+    one, two = Row(watch, "a"), Row(watch, "b")
+    one.extend(32)
+    two.extend(32)
+    allocator = watch.window.allocator
+    allocator.full_to_swa_index_mapping[one.slots[: watch.page]] = two.window_slots[: watch.page]
+    others = set(two.window_slots[: watch.page].tolist())
+    one.slide(0, watch.page)
+    assert told(watch) == ["free_not_owner"]
+    found = watch.san.findings[0]
+    assert (found.pool, found.owner, found.holder, set(found.slots)) == (WINDOW, "a", "b", others)
+
+
+def test_any_tokens_of_a_page_stand_for_it(watch: Watch) -> None:
+    """`free` gives back whole pages, wherever on them its slots are."""
+    row = Row(watch, "a")
+    row.extend(48)
+    some = row.slots[:32] if watch.page == 1 else row.slots[[3, 4, 20]]
+    with watch.within(Doing("slide", owner="a")):
+        watch.window.allocator.free_swa(some)
+    row.finish(dead=32)
+    settle(watch)
+    assert told(watch) == []
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel looks the pages of a piece of a row up, and makes tombstones of them."""
+
+    def in_plain_torch(firsts: torch.Tensor, table: torch.Tensor, page: int, check_page_mappings: bool) -> Any:
+        found = table[firsts]
+        table[(firsts // page * page)[:, None] + torch.arange(page)] = 0
+        return found // page, found > 0, None
+
+    monkeypatch.setattr("sglang.srt.mem_cache.allocator.swa.get_and_clear_swa_pages", in_plain_torch)
+    monkeypatch.setattr(
+        SWATokenToKVPoolAllocator,
+        "_free_swa_pages_none_cuda",
+        lambda self, firsts: self._free_swa_pages_cuda(firsts),
+    )
+
+
+def test_a_kernel_that_makes_tombstones(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they mapped is another request's when the tree takes the row over."""
+    on_a_gpu(monkeypatch)
+    one, two = Row(watch, "a"), Row(watch, "b")
+    one.extend(48)
+    slots = one.slots.clone()
+    one.slide(0, 32)
+    two.extend(64)
+    publish(one, "7")
+    end(one)
+    two.finish()
+    with watch.within(Doing("evict")):
+        watch.window.allocator.free_full_segment(slots[:32], start_pos=0)
+        watch.window.allocator.free_segment(slots[32:], start_pos=32)
+    settle(watch)
+    assert told(watch) == []
+
+
+def test_ids_that_no_token_slot_has(watch: Watch) -> None:
+    """A device must not be asked for their entries: it would end the engine."""
+    ids = torch.tensor([-7, 0, SIZE + watch.page - 1, SIZE + watch.page, 10**12])
+    assert watch.window.look_up(ids).tolist() == [0, 0, 0, -1, -1]
+    assert watch.window.look_up(ids[:2].to(torch.int32)).tolist() == [0, 0]
 
 
 def test_a_free_list_that_lost_window_slots(watch: Watch, monkeypatch: Any) -> None:
     row = Row(watch, "a")
     row.extend(32)
-    slots = watch.window.mapped(row.slots.numpy())
-    lost = set(slots[-watch.page :].tolist())
+    lost = set(row.window_slots[-watch.page :].tolist())
     inner = watch.window.inner
     if watch.page == 1:
         release = type(inner).free.__wrapped__
@@ -241,7 +333,7 @@ def test_a_free_list_that_lost_window_slots(watch: Watch, monkeypatch: Any) -> N
             lambda self, *pages: release(self, *[each[:-1] for each in pages] if self is inner else pages),
         )
     row.finish()
-    assert kinds(watch) == ["leak"]
+    assert told(watch) == ["leak"]
     assert (watch.san.findings[0].pool, set(watch.san.findings[0].slots)) == (WINDOW, lost)
 
 
@@ -250,10 +342,13 @@ def test_a_free_list_that_lost_window_slots(watch: Watch, monkeypatch: Any) -> N
 
 def publish(row: Row, node: str) -> None:
     """The tree takes the row's slots over."""
-    watch, slots = row.watch, row.slots.numpy().copy()
+    row.watch.then(partial(_published, row.watch, node, row.rid), row.watch.keep(row.slots))
+
+
+def _published(watch: Watch, node: str, owner: str, slots: Slots) -> None:
     watch.hold(slots, watch.node_number(node))
     watch.node_slots[node] = slots.size
-    watch.san.insert(KV, slots, node=node, owner=row.rid)
+    watch.san.insert(KV, slots, node=node, owner=owner)
 
 
 def end(row: Row) -> None:
@@ -270,13 +365,14 @@ def test_an_eviction_gives_both_halves_back(watch: Watch) -> None:
     end(row)
     with watch.within(Doing("evict")):
         watch.window.allocator.free_swa_segment(slots[:32], start_pos=0)  # the node becomes a tombstone first
+    watch.san.settle()
     assert "7" in watch.node_numbers
     with watch.within(Doing("evict")):
         watch.window.allocator.full_attn_allocator.free_segment(slots, start_pos=0)
         watch.window.allocator.free_swa_segment(slots[32:], start_pos=0)
-    assert watch.node_numbers == {}
     settle(watch)
-    assert kinds(watch) == []
+    assert watch.node_numbers == {}
+    assert told(watch) == []
 
 
 def test_a_request_that_gives_the_trees_window_slots_back(watch: Watch) -> None:
@@ -287,7 +383,7 @@ def test_a_request_that_gives_the_trees_window_slots_back(watch: Watch) -> None:
     end(row)
     with watch.within(Doing("slide", owner=other.rid)):
         watch.window.allocator.free_swa_segment(slots[:16], start_pos=0)
-    assert kinds(watch) == ["free_not_owner"]
+    assert told(watch) == ["free_not_owner"]
     finding = watch.san.findings[0]
     assert (finding.pool, finding.owner, finding.holder) == (WINDOW, "b", "tree:7")
 
@@ -311,11 +407,11 @@ def test_a_tombstone_gets_the_window_slots_of_a_request(watch: Watch) -> None:
         allocator.free_full_segment(incoming, start_pos=0)
     end(other)
     watch.san.idle()
-    assert kinds(watch) == []
+    assert told(watch) == []
     with watch.within(Doing("evict")):
         allocator.free_segment(kept, start_pos=0)
     settle(watch)
-    assert kinds(watch) == []
+    assert told(watch) == []
 
 
 def test_a_tombstone_that_goes_on_with_a_requests_token_slots(watch: Watch) -> None:
@@ -336,7 +432,30 @@ def test_a_tombstone_that_goes_on_with_a_requests_token_slots(watch: Watch) -> N
         tree._apply_cache_action(FreeDeviceKVFullOnly([old]))
     allocator.free_group_end()
     settle(watch)
-    assert kinds(watch) == []
+    assert told(watch) == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_request_whose_window_has_moved_on_publishes_what_is_there_already(times: int, watch: Watch) -> None:
+    """The action is the same, but what is given back is the request's, and it is to blame if it does so twice."""
+    from sglang.srt.mem_cache.unified_cache.cache_action import FreeDeviceKVFullOnly
+
+    row = Row(watch, "b")
+    row.extend(32)
+    own = row.slots.clone()
+    row.slide(0, 32)
+    tree = tree_over(watch)
+    for _ in range(times):
+        with watch.within(Doing("publish", owner="b")):
+            tree._apply_cache_action(FreeDeviceKVFullOnly([own]))
+    end(row)
+    if times == 1:
+        settle(watch)
+        assert told(watch) == []
+        return
+    assert told(watch) == ["double_free"]
+    found = watch.san.findings[0]
+    assert (found.pool, found.owner, set(found.slots)) == (KV, "b", set(own.tolist()))
 
 
 def tree_over(watch: Watch) -> Any:
@@ -353,5 +472,5 @@ def test_rows_are_watched_too(watch: Watch) -> None:
     row = Row(watch, "a")
     row.extend(16)
     watch.san.req_end(owner="a")
-    assert "leak" in kinds(watch)
+    assert "leak" in told(watch)
     assert {finding.pool for finding in watch.san.findings} <= {ROWS, KV, WINDOW}
