@@ -64,7 +64,7 @@ class Sanitizer(Operations):
             options = Options(**named)
         self.options = options
         self.data = options.level == "full"
-        self.depot = StackDepot(options.stack_depth)
+        self.depot = StackDepot(options.stack_depth, is_own)
         self.tracker = Tracker(options.level, strict=False, frames=self._frames)
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(Specification)

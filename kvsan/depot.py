@@ -7,6 +7,7 @@ ids of the code objects, which stay unique because the depot keeps every code ob
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
 
 from .encoding import STACK_MASK
@@ -14,11 +15,15 @@ from .findings import Frame
 
 
 class StackDepot:
-    """Interns stacks; id 0 is "no stack". `depth` is the number of frames kept."""
+    """Interns stacks; id 0 is "no stack". `depth` is the number of frames kept, from the innermost on that is not of a
+    file that is `own`."""
 
-    def __init__(self, depth: int = 12) -> None:
+    def __init__(self, depth: int = 12, own: Callable[[str], bool] | None = None) -> None:
         self.depth = depth
-        self._ids: dict[tuple[int, ...], int] = {}
+        self._is_own = own or (lambda file: False)
+        self._own: dict[int, CodeType] = {}
+        """By its id, code of own files that was met: a number is looked up faster than a file's name is judged."""
+        self._ids: dict[tuple[int, ...], int] = {(): 0}
         self._stacks: list[tuple[tuple[CodeType, int], ...]] = [()]
 
     def capture(self, skip: int = 1) -> int:
@@ -31,6 +36,9 @@ class StackDepot:
             frame: FrameType | None = sys._getframe(skip + 1)
         except ValueError:
             return 0
+        own = self._own
+        while frame is not None and id(frame.f_code) in own:
+            frame = frame.f_back
         start = frame
         while frame is not None and depth:
             key.append(id(frame.f_code))
@@ -38,17 +46,24 @@ class StackDepot:
             frame = frame.f_back
             depth -= 1
         known = self._ids.get(tuple(key))
-        return known if known is not None else self._store(tuple(key), start)
+        return known if known is not None else self._store(start)
 
-    def _store(self, key: tuple[int, ...], frame: FrameType | None) -> int:
+    def _store(self, frame: FrameType | None) -> int:
+        """The id of a stack that is new, or looks so because of own code that was not met before."""
+        while frame is not None and self._is_own(frame.f_code.co_filename):
+            self._own[id(frame.f_code)] = frame.f_code
+            frame = frame.f_back
+        stack: list[tuple[CodeType, int]] = []
+        while frame is not None and len(stack) < self.depth:
+            stack.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        key = tuple(part for code, offset in stack for part in (id(code), offset))
+        known = self._ids.get(key)
+        if known is not None:
+            return known
         number = len(self._stacks)
         if number > STACK_MASK:  # a million distinct stacks: later ones are not told apart
             return 0
-        stack = []
-        for _ in range(len(key) // 2):
-            assert frame is not None
-            stack.append((frame.f_code, frame.f_lasti))
-            frame = frame.f_back
         self._stacks.append(tuple(stack))
         self._ids[key] = number
         return number

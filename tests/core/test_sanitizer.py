@@ -500,6 +500,19 @@ def test_the_stack_is_as_deep_as_told() -> None:
     )
 
 
+def test_frames_of_kvsan_do_not_count() -> None:
+    """An adapter's readers stand between the engine and what they tell."""
+    own: dict[str, Any] = {}
+    exec(compile("def read(do, *arguments): do(*arguments)", hooks.__file__, "exec"), own)
+    sanitizer, listener = engine(stack_depth=2)
+    for _ in range(2):
+        own["read"](own["read"], own["read"], sanitizer.free, "kv", [1])
+    names = [[frame.function for frame in sanitizer.depot.frames(event.stack)] for event in listener.events[-2:]]
+    assert [each[0] for each in names] == ["test_frames_of_kvsan_do_not_count"] * 2
+    assert len(names[0]) == 2
+    assert listener.events[-1].stack == listener.events[-2].stack
+
+
 def test_stacks_are_kept_once() -> None:
     sanitizer, listener = engine()
     for _ in range(50):
