@@ -378,7 +378,7 @@ def attend(
         yield
     doing = watch.current("run")
     batch = batch_name(doing.batch) if doing is not None and doing.batch is not None else None
-    reader = Reader(batch, watch.stream(), dict(watch.owner_of_row))
+    attention = Attention(batch, watch.stream(), dict(watch.owner_of_row))
     known = len(tap.ids) == req_pool_indices.numel()
     for number, ids in enumerate(tap.ids):
         taken = [watch.take(ids)]
@@ -386,11 +386,11 @@ def attend(
             row = req_pool_indices[number : number + 1]
             cells = watch.rows.req_to_token[:, : ids.numel()].index_select(0, row)
             taken += [watch.take(row), watch.take(cells)]
-        watch.then(partial(_read, watch, watch.window, reader), *taken)
+        watch.then(partial(_read, watch, watch.window, attention), *taken)
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class Attention:
     """The batch that reads, its stream, and whose the rows are."""
 
     batch: str | None
@@ -398,12 +398,14 @@ class Reader:
     owner_of_row: dict[int, str]
 
 
-def _read(watch: Watch, window: Window, reader: Reader, read: Slots, row: Slots = NONE, tokens: Slots = NONE) -> None:
+def _read(
+    watch: Watch, window: Window, attention: Attention, read: Slots, row: Slots = NONE, tokens: Slots = NONE
+) -> None:
     """What was read and, where they are known, the row and its token slots."""
     owner = note = None
     if row.size:
-        owner, note = reader.owner_of_row.get(int(row[0])), _wrong_space(window, read, tokens)
-    watch.san.read(WINDOW, np.unique(read), batch=reader.batch, owner=owner, agent=reader.agent, note=note)
+        owner, note = attention.owner_of_row.get(int(row[0])), _wrong_space(window, read, tokens)
+    watch.san.read(WINDOW, np.unique(read), batch=attention.batch, owner=owner, agent=attention.agent, note=note)
 
 
 def _wrong_space(window: Window, read: Slots, tokens: Slots) -> str | None:
