@@ -53,13 +53,22 @@ class Window:
 
     def remember(self, keys: Slots, values: Slots | int) -> None:
         """The engine has these entries for token slots."""
+        if self._all_inside(keys):
+            self.map[keys] = values
+            return
         inside = (keys >= 0) & (keys < self.map.size)
         self.map[keys[inside]] = values if isinstance(values, int) else values[inside]
 
     def entries(self, keys: Slots) -> Slots:
         """The map's entries for token slots, as far as the shadow is; 0 for ids that no token slot has."""
+        if self._all_inside(keys):
+            return self.map[keys]
         inside = (keys >= 0) & (keys < self.map.size)
         return np.where(inside, self.map[np.where(inside, keys, 0)], 0)
+
+    def _all_inside(self, keys: Slots) -> bool:
+        """Are these ids of token slots? Negative ones are huge as unsigned ones."""
+        return bool(keys.size) and int(np.maximum.reduce(keys.view(np.uint64))) < self.map.size
 
     def mapped(self, keys: Slots) -> Slots:
         """The window slots of token slots; those of tombstones are left out."""
