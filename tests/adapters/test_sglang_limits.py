@@ -107,9 +107,9 @@ def test_what_is_not_followed_lowers_the_level(device: str, changes: dict[str, A
     ("found", "why"),
     [
         ([Resolved(each) for each in PROBES], "a ring that every row has for itself"),
-        ([Resolved(each) for each in PROBES if each not in WINDOWED], "set_full_to_swa_mapping and 11 further places"),
+        ([Resolved(each) for each in PROBES if each not in WINDOWED], "set_full_to_swa_mapping and 12 further places"),
         (
-            [Resolved(each, error="gone" if each is WINDOWED[4] else "") for each in PROBES],
+            [Resolved(each, error="gone" if each is WINDOWED[5] else "") for each in PROBES],
             "free_swa in this release, without which a sliding window is not followed",
         ),
     ],
