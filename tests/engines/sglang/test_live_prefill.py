@@ -58,10 +58,11 @@ def prompts(port: int, count: int = 24) -> None:
     assert set(ended) <= {"length", "abort", "status 500"}
 
 
-def test_transfers_that_fail(windowed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", WHEN)
+def test_transfers_that_fail(when: str, windowed: Path, tmp_path: Path) -> None:
     """The model has a sliding window, which is sent with the last piece of a prompt."""
     write_plugin(tmp_path, "translation", TRANSLATION)
-    variables = {**BARRIER, **FAILING}
+    variables = {**BARRIER, **FAILING, **(LATE if when == "late" else {})}
     with serving(
         windowed, tmp_path, *arguments(tmp_path), "--disable-overlap-schedule", options=FULL, **variables
     ) as served:
