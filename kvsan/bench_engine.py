@@ -345,7 +345,8 @@ class Scheduler:
         slots = self.allocator.alloc(end - begin)
         number = torch.tensor([req.kv.req_pool_idx])
         before, after = torch.tensor([begin]), torch.tensor([end])
-        self.write_cache_indices(slots, number, number, before, before, after, after, prefix)
+        new = after - before
+        self.write_cache_indices(slots, number, number, before, before, after, after, new, new, [prefix], self.rows)
         req.kv.kv_allocated_len = req.kv.kv_committed_len = end
         req.kv.cache_protected_len = begin
         batch = Batch([req], Mode("EXTEND"), after, number, out_cache_loc=slots)
@@ -353,11 +354,11 @@ class Scheduler:
 
     def write_cache_indices(
         self, slots: Any, numbers: Any, numbers_cpu: Any, begins: Any, begins_cpu: Any, ends: Any, ends_cpu: Any,
-        prefix: Any,
+        new: Any, new_cpu: Any, prefixes: list[Any], rows: Any,
     ) -> None:  # fmt: skip
         """`write_cache_indices`."""
         number, begin, end = int(numbers_cpu[0]), int(begins_cpu[0]), int(ends_cpu[0])
-        self.rows.write((number, slice(0, begin)), prefix.to(torch.int32))
+        self.rows.write((number, slice(0, begin)), prefixes[0].to(torch.int32))
         self.rows.write((number, slice(begin, end)), slots.to(torch.int32))
 
     def run_batch(self, batch: Batch) -> Result:
