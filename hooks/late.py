@@ -104,7 +104,7 @@ class Backlog:
             self._thread = threading.get_ident()
             while self._waiting:
                 first = self._waiting[0]
-                if isinstance(first, Work) and not all(each.ready() for each in first.readings):
+                if isinstance(first, Work) and not self._ready(first):
                     return
                 self._waiting.popleft()
                 self._now = first
@@ -119,6 +119,13 @@ class Backlog:
                     self._nested.clear()
         finally:
             self._lock.release()
+
+    def _ready(self, work: Work) -> bool:
+        try:
+            return all(each.ready() for each in work.readings)
+        except Exception as error:  # the device is lost
+            self._fail(error, work)
+            return False
 
     def _do(self, work: Work) -> None:
         if work.readings:

@@ -158,6 +158,19 @@ def test_work_that_fails_is_told_and_what_follows_is_forgotten(san: Sanitizer, h
     assert heard.said == ["alloc b [3]"]
 
 
+def test_numbers_that_will_never_come_are_a_failure(san: Sanitizer, heard: Heard) -> None:
+    class Lost(Numbers):
+        def ready(self) -> bool:
+            raise RuntimeError("the device is lost")
+
+    failures: list[Exception] = []
+    san.later(partial(san.alloc, "kv"), Lost(), failed=failures.append)
+    san.own("kv", [1], owner="a")
+    san.settle()
+    assert [str(error) for error in failures] == ["the device is lost"]
+    assert (heard.said, san.waiting) == ([], 0)
+
+
 def test_a_finding_is_raised_where_it_comes_to_light_and_the_rest_is_not_lost(heard: Heard) -> None:
     san = Sanitizer(on_error="raise")
     san.pool("kv", kind="kv", size=8)
