@@ -308,6 +308,7 @@ class Scheduler:
         self.requests += 1
         req = Request(f"prefill {self.requests}")
         self._add_request_to_queue(req)
+        self.get_next_batch_to_run(decode=False)
         req.last_node = 1
         self.tree.inc_lock_ref(1)
         self.extend(req, PREFIX, PREFIX + CHUNK)
@@ -321,11 +322,12 @@ class Scheduler:
 
     # -- SGLang's
 
-    def get_next_batch_to_run(self) -> Batch:
-        """`get_next_batch_to_run`."""
+    def get_next_batch_to_run(self, decode: bool = True) -> Batch:
+        """`get_next_batch_to_run`; a prefill's requests are made ready by `prefill` itself."""
         batch = Batch(self.running, Mode("DECODE"), self.lengths, self.numbers)
-        self.alloc_for_decode(batch, 1)
-        self.lengths = batch.seq_lens_cpu
+        if decode:
+            self.alloc_for_decode(batch, 1)
+            self.lengths = batch.seq_lens_cpu
         return batch
 
     def alloc_for_decode(self, batch: Batch, token_per_req: int) -> None:

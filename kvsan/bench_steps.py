@@ -1,7 +1,8 @@
 """What kvsan adds to a step of SGLang's scheduler, on the scheduler's thread.
 
 `python -m kvsan.bench_steps` prints, for decode steps of 8 and 64 requests and for a prefill of 64 tokens behind a
-matched prefix of 256, at each level: microseconds of kvsan (owners and stacks of up to 12 frames included), the same
+matched prefix of 256, at each level, and (late) at `slots` where slot ids come after the call, without what a device's
+copies take: microseconds of kvsan (owners and stacks of up to 12 frames included), the same
 for each request, and turns of an empty Python loop in that time, by which runs on machines of different speed compare.
 The adapter's readers, the sanitizer and the tracker are the real ones; the scheduler is the stand-in of
 `kvsan.bench_engine`, whose own time is taken away. It is the thread's CPU time, because machines are shared; each
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
     from kvsan.bench_engine import Scheduler
 
 LEVELS = ("rows", "slots", "full")
+LATE = "late"
 COUNTS = (8, 64)
 AFRESH = 200
 """Decode steps after which the requests are as long as at first."""
 
 
 def dressed(count: int, level: str | None) -> tuple[Scheduler, Callable[[], object]]:
-    """A scheduler with `count` requests at a level (None: without probes), and what asserts that nothing was found."""
+    """A scheduler with `count` requests at a level (`LATE` is one; None: without probes), and what asserts that nothing
+    was found."""
     from kvsan.bench_engine import Scheduler
 
     if level is None:
@@ -37,12 +40,14 @@ def dressed(count: int, level: str | None) -> tuple[Scheduler, Callable[[], obje
         scheduler.begin()
         return scheduler, lambda: None
     from kvsan.hooks.adapters.probes import Probe, wrap
+    from kvsan.hooks.adapters.readback import HostCopies
     from kvsan.hooks.adapters.sglang import batches, kv, requests, rows, tree
     from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Watch
     from kvsan.hooks.sanitizer import Sanitizer
 
-    san = Sanitizer(level=level)
+    san = Sanitizer(level="slots" if level == LATE else level)
     watch = Watch(san)
+    watch.readback = HostCopies() if level == LATE else None
     readers: dict[str, dict[str, Any]] = {
         "Stream": {"wait_stream": batches.wait_stream},
         "Event": {"record": batches.record_event, "synchronize": batches.synchronize_event},
@@ -86,6 +91,7 @@ def dressed(count: int, level: str | None) -> tuple[Scheduler, Callable[[], obje
     scheduler.begin()
 
     def fine() -> None:
+        san.settle()
         report = san.report()
         if report.findings or report.failures or watch.blind:
             raise RuntimeError(f"the benchmark's own steps were found at fault: {report}")
@@ -96,7 +102,7 @@ def dressed(count: int, level: str | None) -> tuple[Scheduler, Callable[[], obje
 def measure(count: int, what: str, repeats: int) -> dict[str | None, float]:
     """Median seconds of a step at each level, and (None) without kvsan; `what` is decode or prefill."""
     clock = time.thread_time
-    engines = {level: dressed(count, level) for level in (None, *LEVELS)}
+    engines = {level: dressed(count, level) for level in (None, *LEVELS, LATE)}
     spent: dict[str | None, list[float]] = {level: [] for level in engines}
     for turn in range(repeats):
         for level, (scheduler, _) in engines.items():
@@ -123,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{'step':<8} {'requests':>8} {'level':<6} {'us/step':>8} {'us/request':>11} {'turns/step':>11}")
     for what, count in [*(("decode", count) for count in COUNTS), ("prefill", 1)]:
         spent = measure(count, what, args.repeats if count < 16 else args.repeats // 2)
-        for level in LEVELS:
+        for level in (*LEVELS, LATE):
             more = spent[level] - spent[None]
             print(
                 f"{what:<8} {count:>8} {level:<6} {more * 1e6:>8.1f} {more / count * 1e6:>11.2f} {more / turn:>11.0f}"

@@ -84,8 +84,21 @@ def test_a_prefill_is_matched_computed_published_released_and_evicted(monkeypatc
     fine()
 
 
-def test_requests_that_decode_can_begin_afresh() -> None:
-    scheduler, fine = bench_steps.dressed(2, "full")
+@pytest.mark.parametrize("what", ["decode", "prefill"])
+def test_the_same_is_told_where_slot_ids_come_late(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    heard = []
+    for level in ("slots", bench_steps.LATE):
+        scheduler, fine, listener = listened(monkeypatch, 4, level)
+        for _ in range(3):
+            getattr(scheduler, what)()
+        fine()
+        heard.append(Counter(listener.heard))
+    assert heard[0] == heard[1]
+
+
+@pytest.mark.parametrize("level", ["full", bench_steps.LATE])
+def test_requests_that_decode_can_begin_afresh(level: str) -> None:
+    scheduler, fine = bench_steps.dressed(2, level)
     for _ in range(2):
         scheduler.decode()
         scheduler.restart()
@@ -100,7 +113,7 @@ def test_the_table_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert head.split() == ["step", "requests", "level", "us/step", "us/request", "turns/step"]
     cases = [("decode", "8"), ("decode", "64"), ("prefill", "1")]
     assert [tuple(line.split()[:3]) for line in lines] == [
-        (*case, level) for case in cases for level in bench_steps.LEVELS
+        (*case, level) for case in cases for level in (*bench_steps.LEVELS, bench_steps.LATE)
     ]
     assert all(float(figure) > 0 for line in lines for figure in line.split()[3:])
 

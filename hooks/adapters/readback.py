@@ -6,7 +6,7 @@ so the engine's streams stay ordered as they are. The device does a few microsec
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,21 @@ class There:
         return self._numbers
 
 
+class Copies(Protocol):
+    """What brings a tensor's numbers."""
+
+    def copy(self, tensor: Any) -> Copy | There:
+        """The numbers that an integer tensor of any shape has now."""
+
+
+class HostCopies:
+    """For numbers that are on the host, and are to be treated as if they were not."""
+
+    def copy(self, tensor: Any) -> There:
+        """The numbers that the tensor has now."""
+        return There(tensor)
+
+
 class Readback:
     """Copies from one kind of device, such as "cuda"."""
 
@@ -80,6 +95,6 @@ DEVICES = ("cuda",)
 """The devices (AMD's have this name, too) whose streams copy as is said here."""
 
 
-def readback_from(device: str) -> Readback | None:
+def readback_from(device: str) -> Copies | None:
     """What brings integers from that kind of device; None where they are on the host."""
     return None if device == "cpu" else Readback(device)

@@ -100,7 +100,7 @@ class Watch:
         self.san = sanitizer
         self.slots = False
         """Whether slot ids are followed; else only rows are watched."""
-        self.readback: readback.Readback | None = None
+        self.readback: readback.Copies | None = None
         """What copies slot ids from a device; None where they are on the host."""
         self.scheduler: Any = None
         self.rows: Any = None
