@@ -12,12 +12,13 @@ SGLANG := .venv-sglang
 ENGINE_PYTHON ?= python3.11
 ENGINE_SECONDS := 2100
 
-.PHONY: help setup demo test test-engines test-engines-old side-by-side soak bench check format clean
+.PHONY: help setup demo test test-engines test-engines-late test-engines-old side-by-side soak bench check format clean
 
 help:
 	@echo "make demo          the main job: kvsan run finds a race in a server, then the same server without the bug"
 	@echo "make test          the tests"
 	@echo "make test-engines  the tests with real engines"
+	@echo "make test-engines-late  those with slot ids that come late, all of them"
 	@echo "make test-engines-old  the tests with old releases, or: make test-engines-old-0.5.4"
 	@echo "make side-by-side  kvsan beside SGLang's own checks; its last result is docs/side-by-side.md"
 	@echo "make soak          the full counts of tests; its last result is docs/soak.md"
@@ -50,6 +51,13 @@ test-engines:
 	@echo "== test-engines: SGLang 0.5.23 in $(SGLANG)"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
 	timeout $(ENGINE_SECONDS) $(SGLANG)/bin/python -m pytest tests/engines -o faulthandler_timeout=600 $(ENGINE_TESTS)
+
+# All of them once more with slot ids that come late, as from a device; test-engines has some of these.
+test-engines-late:
+	@echo "== test-engines-late: SGLang 0.5.23 in $(SGLANG)"
+	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
+	KVSAN_TEST_ALL_LATE=1 timeout $(ENGINE_SECONDS) $(SGLANG)/bin/python -m pytest tests/engines/sglang \
+		-o faulthandler_timeout=600 -k late
 
 # Unmodified releases: two that have the bugs kvsan was founded on, then those without. An environment for each. Those from
 # 0.5.16 on are tested by what of the present release's tests fits them; 0.5.17 was compared by source.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,41 @@ else:  # tests without a server import SGLang themselves
 
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     sys.path.insert(0, str(write_stand_ins(Path(tempfile.mkdtemp(prefix="kvsan-stand-ins-")))))
+
+
+ALL_LATE = "KVSAN_TEST_ALL_LATE"
+IN_SHORT: dict[str, tuple[str, ...]] = {
+    "test_page_16.py": ("test_clean", "test_the_report"),
+    "test_sessions.py": ("test_clean", "test_the_report"),
+    "test_live_drafts.py": ("test_clean", "test_the_report"),
+    "test_live_prefill.py": ("test_clean", "test_the_report", "test_transfers_that_fail"),
+    "test_live_window.py": ("page 16 and sessions",),
+    "test_live_host.py": ("write through",),
+}
+"""Of these files' living servers whose slot ids come late, only what has one of these in its name is always tested."""
+_cut: list[pytest.Item] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the other ones out, unless the environment asks for all."""
+    if os.environ.get(ALL_LATE) == "1":
+        return
+    kept = []
+    for item in items:
+        whole = IN_SHORT.get(item.path.name) if item.path.parent == Path(__file__).parent else None
+        late = whole is not None and "late" in re.split(r"[-\[\]]", item.name)
+        (_cut if late and not any(name in item.name for name in whole or ()) else kept).append(item)
+    config.hook.pytest_deselected(items=_cut)
+    items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was left out is said."""
+    if _cut:
+        files = ", ".join(sorted({item.path.name for item in _cut}))
+        terminalreporter.write_line(
+            f"CUT: {len(_cut)} tests with late slot ids of {files} ({ALL_LATE}=1, make test-engines-late, runs them)"
+        )
 
 
 @pytest.fixture(scope="session")
