@@ -26,12 +26,13 @@ else:  # tests without a server import SGLang themselves
 
 ALL_LATE = "KVSAN_TEST_ALL_LATE"
 IN_SHORT: dict[str, tuple[str, ...]] = {
+    "test_no_cache.py": ("test_clean", "test_the_report", "alias", "orphan"),
     "test_page_16.py": ("test_clean", "test_the_report"),
     "test_sessions.py": ("test_clean", "test_the_report"),
-    "test_live_drafts.py": ("test_clean", "test_the_report"),
-    "test_live_prefill.py": ("test_clean", "test_the_report", "test_transfers_that_fail"),
+    "test_live_drafts.py": (),
+    "test_live_host.py": (),
+    "test_live_prefill.py": ("test_transfers_that_fail",),
     "test_live_window.py": ("page 16 and sessions",),
-    "test_live_host.py": ("write through",),
 }
 """Of these files' living servers whose slot ids come late, only what has one of these in its name is always tested."""
 _cut: list[pytest.Item] = []
@@ -43,9 +44,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     kept = []
     for item in items:
-        whole = IN_SHORT.get(item.path.name) if item.path.parent == Path(__file__).parent else None
-        late = whole is not None and "late" in re.split(r"[-\[\]]", item.name)
-        (_cut if late and not any(name in item.name for name in whole or ()) else kept).append(item)
+        always = IN_SHORT.get(item.path.name) if item.path.parent == Path(__file__).parent else None
+        late = "late" in re.split(r"[-\[\]]", item.name)
+        cut = late and always is not None and not any(name in item.name for name in always)
+        (_cut if cut else kept).append(item)
     config.hook.pytest_deselected(items=_cut)
     items[:] = kept
 

@@ -42,7 +42,7 @@ def requests(port: int, count: int) -> list[Any]:
 PAGED = ("--page-size", "16", "--disable-overlap-schedule")
 
 
-@pytest.mark.parametrize(("arguments", "when"), [((), {}), (PAGED, {}), ((), LATE)])
+@pytest.mark.parametrize(("arguments", "when"), [((), {}), (PAGED, {}), ((), LATE)], ids=["overlap", "page 16", "late"])
 def test_a_decode_server(arguments: tuple[str, ...], when: dict[str, str], model: Path, tmp_path: Path) -> None:
     with serving(model, tmp_path, *DECODE, *arguments, options=("--level", "full"), **BARRIER, **when) as served:
         assert all(requests(served.port, 24))
