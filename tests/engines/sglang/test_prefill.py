@@ -175,6 +175,7 @@ def test_a_window_that_moves_on_while_the_other_side_reads_it(
     row.req.__dict__.update(
         disagg_kv_sender=sender, start_send_idx=0, disagg_decode_prefix_len=0, origin_input_ids=[0] * 64, extend_end=64
     )
+    windowed.san.settle()  # from here on the shadow knows the map
     slots = set(windowed.window.mapped(row.slots[32:].numpy()).tolist())
     assert len(slots) == 32
     server.send_kv_chunk(row.req, last_chunk=True)
