@@ -132,8 +132,7 @@ def load(
 
 
 def _loaded(watch: Watch, name: str, ns: str | None, slots: Slots) -> None:
-    watch.hold(slots, watch.node_number(name))
-    watch.node_slots[name] = watch.node_slots.get(name, 0) + int(slots.size)
+    watch.add_to_node(slots, name)
     watch.san.insert(KV, slots, node=name, ns=ns)
 
 

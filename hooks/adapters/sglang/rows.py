@@ -105,9 +105,8 @@ def write_cache_indices(
         fresh = out_cache_loc.split([end - begin for begin, end in zip(prefixes, lengths, strict=True)])
         kernel.over([each for both in zip(prefix_tensors, fresh, strict=True) for each in both])
     elif ours and not watch.slots:
-        agent = watch.stream()
         for row, length in zip(rows, lengths, strict=True):
-            tell_write(watch, row, 0, np.zeros(length, np.int64), agent)
+            tell_unread(watch, row, 0, length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,17 +270,15 @@ def numbers(tensor: Any) -> list[int]:
 def _write_run(watch: Watch, pool: Any, row: int, begin: int, end: int, values: Any) -> None:
     if end <= begin:
         return
-    writer = writer_of(watch, row)
     if not watch.slots:
-        nothing = np.zeros(end - begin, np.int64)
-        tell_run(watch, writer, begin, nothing, nothing)
+        tell_unread(watch, row, begin, end)
         return
     doing = watch.current("extend")
     if doing is not None and watch.readback is not None:
         return  # told when all of the batch's are written
     fresh = doing is not None and begin == doing.prefix.get(row)
     taken = watch.take(values), watch.take(pool.req_to_token[row, begin:end])
-    watch.then(partial(_written_run, watch, writer, begin, fresh), *taken)
+    watch.then(partial(_written_run, watch, writer_of(watch, row), begin, fresh), *taken)
 
 
 def _written_run(watch: Watch, writer: Writer, begin: int, fresh: bool, slots: Slots, there: Slots) -> None:
@@ -293,11 +290,10 @@ def _written_run(watch: Watch, writer: Writer, begin: int, fresh: bool, slots: S
         tell_run(watch, writer, begin, slots, there)
 
 
-def tell_write(watch: Watch, row: int, position: int, slots: Any, agent: str) -> None:
-    """Slots are now in the row's cells from `position` on."""
-    owner = watch.owner_of_row.get(row)
-    if owner not in watch.beaming:
-        watch.san.row_write(ROWS, row=row, pos=position, into=KV, slots=slots, owner=owner, agent=agent)
+def tell_unread(watch: Watch, row: int, begin: int, end: int) -> None:
+    """Cells [begin, end) of the row were written; with which slots is not followed."""
+    nothing = np.zeros(end - begin, np.int64)
+    tell_run(watch, writer_of(watch, row), begin, nothing, nothing)
 
 
 def alloc_for_decode(watch: Watch, batch: Any, token_per_req: int) -> Reading:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .batches import batch_name
-from .rows import KernelWrite, Run, tell_run, tell_write, writer_of
+from .rows import KernelWrite, Run, tell_run, tell_unread, writer_of
 from .watch import KV, Doing, Slots, Watch
 
 Reading = Generator[None, Any, None]
@@ -52,9 +52,8 @@ def reserve(watch: Watch, tree: Any, pool: Any, **named: Any) -> Reading:
         yield
     if watch.slots or pool is not watch.rows:
         return
-    agent = watch.stream()
     for run in runs:
-        tell_write(watch, run.row, run.begin, np.zeros(run.end - run.begin, np.int64), agent)
+        tell_unread(watch, run.row, run.begin, run.end)
 
 
 def move(watch: Watch, batch: Any, accept_index: Any, num_correct_drafts: Any, allocator: Any) -> Reading:

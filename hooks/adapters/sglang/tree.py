@@ -50,12 +50,10 @@ def _published(watch: Watch, owner: str, name: str, ns: str | None, slots: Slots
     unshared = ~watch.among(slots, watch.used_by(owner))
     mine = slots[(slots == brought[: slots.size]) & unshared]
     if mine.size:
-        number = watch.node_number(name)
         for old, count in counts(watch.nodes_at(mine)):
             if watch.nodes[old]:
                 watch.node_slots[watch.nodes[old]] -= count
-        watch.hold(mine, number)
-        watch.node_slots[name] = watch.node_slots.get(name, 0) + mine.size
+        watch.add_to_node(mine, name)
         watch.san.insert(KV, mine, node=name, owner=owner, ns=ns)
     attach(watch, slots[unshared], owner, name)
 

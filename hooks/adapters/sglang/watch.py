@@ -82,6 +82,11 @@ def counts(numbers: Slots) -> list[tuple[int, int]]:
     return list(zip(found.tolist(), often.tolist(), strict=True))
 
 
+def all_inside(slots: Slots, size: int) -> bool:
+    """Are these ids of a pool of that size, and is there one? Negative ones are huge as unsigned ones."""
+    return bool(slots.size) and int(np.maximum.reduce(slots.view(np.uint64))) < size
+
+
 class Watch:
     """The adapter's own state. Everything here is about one scheduler, and only its main thread gets here.
 
@@ -314,19 +319,20 @@ class Watch:
 
     def nodes_at(self, slots: Slots) -> Slots:
         """The numbers of the nodes that hold these slots; 0 for none, and for ids that no slot has."""
-        if self._all_inside(slots):
+        if all_inside(slots, self.node_of.size):
             return self.node_of[slots]
         inside = (slots >= 0) & (slots < self.node_of.size)
         return np.where(inside, self.node_of[np.where(inside, slots, 0)], 0)
 
     def hold(self, slots: Slots, number: int) -> None:
         """From here on the node of that number (0: none) holds these slots."""
-        inside = slots if self._all_inside(slots) else slots[(slots >= 0) & (slots < self.node_of.size)]
+        inside = slots if all_inside(slots, self.node_of.size) else slots[(slots >= 0) & (slots < self.node_of.size)]
         self.node_of[inside] = number
 
-    def _all_inside(self, slots: Slots) -> bool:
-        """Are these ids of token slots? Negative ones are huge as unsigned ones."""
-        return bool(slots.size) and int(np.maximum.reduce(slots.view(np.uint64))) < self.node_of.size
+    def add_to_node(self, slots: Slots, name: str) -> None:
+        """From here on the node of that name holds these slots, too."""
+        self.hold(slots, self.node_number(name))
+        self.node_slots[name] = self.node_slots.get(name, 0) + int(slots.size)
 
     def used_by(self, owner: str) -> Slots:
         """The slots of the tree that the owner uses."""
@@ -336,7 +342,7 @@ class Watch:
         """Which of `slots` are in `these`: `np.isin`, whose own searches cost more than to mark a few hundred slots."""
         if not these.size:
             return np.zeros(slots.size, np.bool_)
-        if not (self._all_inside(slots) and self._all_inside(these)):
+        if not (all_inside(slots, self.node_of.size) and all_inside(these, self.node_of.size)):
             return np.isin(slots, these)
         if self._marks.size != self.node_of.size:
             self._marks, self._mark = np.zeros(self.node_of.size, np.int64), 0

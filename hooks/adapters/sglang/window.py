@@ -22,7 +22,7 @@ from kvsan.events import CacheInsert, Give, Own
 from ...specification import hookimpl
 from . import kv
 from .batches import batch_name
-from .watch import KV, NONE, WINDOW, Doing, Slots, Watch
+from .watch import KV, NONE, WINDOW, Doing, Slots, Watch, all_inside
 
 Reading = Generator[None, Any, None]
 
@@ -53,7 +53,7 @@ class Window:
 
     def remember(self, keys: Slots, values: Slots | int) -> None:
         """The engine has these entries for token slots."""
-        if self._all_inside(keys):
+        if all_inside(keys, self.map.size):
             self.map[keys] = values
             return
         inside = (keys >= 0) & (keys < self.map.size)
@@ -61,14 +61,10 @@ class Window:
 
     def entries(self, keys: Slots) -> Slots:
         """The map's entries for token slots, as far as the shadow is; 0 for ids that no token slot has."""
-        if self._all_inside(keys):
+        if all_inside(keys, self.map.size):
             return self.map[keys]
         inside = (keys >= 0) & (keys < self.map.size)
         return np.where(inside, self.map[np.where(inside, keys, 0)], 0)
-
-    def _all_inside(self, keys: Slots) -> bool:
-        """Are these ids of token slots? Negative ones are huge as unsigned ones."""
-        return bool(keys.size) and int(np.maximum.reduce(keys.view(np.uint64))) < self.map.size
 
     def mapped(self, keys: Slots) -> Slots:
         """The window slots of token slots; those of tombstones are left out."""

@@ -24,8 +24,8 @@ LATE = {"KVSAN_TEST_LATE": "20"}
 """Slot ids come so many milliseconds later, as from a device (`slow_device`): several steps of these servers."""
 LATE_STEPS = 40
 """How many steps of the scheduler kvsan may then be behind."""
-WHEN = ("at once", "late")
-"""When slot ids can be read: on a CPU, and on a device."""
+WHEN = {"at once": {}, "late": LATE}
+"""When slot ids can be read, on a CPU and on a device, and the variables of a server where it is so."""
 BARRIER = {"SGLANG_ENABLE_WAR_BARRIER": "1"}
 """On a GPU the barrier is always on."""
 NOT_FATAL = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "0"}

@@ -10,7 +10,7 @@ import pytest
 
 from . import load
 from . import model as models
-from .living import LATE, WHEN, Case, Living, comes_from, few, living, names, one
+from .living import WHEN, Case, Living, comes_from, few, living, names, one
 from .server import HERE, write_plugin
 
 EAGLE3 = (
@@ -21,7 +21,7 @@ EAGLE3 = (
 
 @pytest.fixture(scope="module", params=WHEN)
 def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    variables = LATE if request.param == "late" else {}
+    variables = WHEN[request.param]
     folder = tmp_path_factory.mktemp("server")
     write_plugin(folder, "cpu_speculation", (HERE / "cpu_speculation.py").read_text(encoding="utf-8"))
     drafts = models.write(folder / "drafts", models.EAGLE3)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import BARRIER, LATE, WHEN, others
+from .living import BARRIER, WHEN, others
 from .server import HERE, serving, write_plugin
 
 TIER = (
@@ -33,7 +33,7 @@ TIER = (
 )  # fmt: skip
 def test_a_host_tier(name: str, arguments: tuple[str, ...], when: str, model: Path, tmp_path: Path) -> None:
     write_plugin(tmp_path, "cpu_host", (HERE / "cpu_host.py").read_text(encoding="utf-8"))
-    variables = {**BARRIER, **(LATE if when == "late" else {})}
+    variables = {**BARRIER, **WHEN[when]}
     with serving(model, tmp_path, *TIER, *arguments, "--enable-cache-report", **variables) as served:
         assert load.run(served.port, 30, ends=30) == (30, [])
         assert load.run(served.port, 30, ends=30) == (30, [])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import BARRIER, LATE, WHEN, Case, Living, comes_from, living, names, others
+from .living import BARRIER, WHEN, Case, Living, comes_from, living, names, others
 from .server import HERE, Served, free_port, serving, wait_for, write_plugin
 from .test_live_host import TIER, from_host
 from .test_live_window import TRANSLATION, windowed
@@ -62,7 +62,7 @@ def prompts(port: int, count: int = 24) -> None:
 def test_transfers_that_fail(when: str, windowed: Path, tmp_path: Path) -> None:
     """The model has a sliding window, which is sent with the last piece of a prompt."""
     write_plugin(tmp_path, "translation", TRANSLATION)
-    variables = {**BARRIER, **FAILING, **(LATE if when == "late" else {})}
+    variables = {**BARRIER, **FAILING, **WHEN[when]}
     with serving(
         windowed, tmp_path, *arguments(tmp_path), "--disable-overlap-schedule", options=FULL, **variables
     ) as served:
@@ -78,7 +78,7 @@ def test_transfers_that_fail(when: str, windowed: Path, tmp_path: Path) -> None:
 def test_a_host_tier(when: str, model: Path, tmp_path: Path) -> None:
     write_plugin(tmp_path, "cpu_host", (HERE / "cpu_host.py").read_text(encoding="utf-8"))
     tier = (*TIER, "--hicache-write-policy", "write_back", "--page-size", str(PAGE), "--enable-cache-report")
-    variables = {**BARRIER, **(LATE if when == "late" else {})}
+    variables = {**BARRIER, **WHEN[when]}
     with serving(model, tmp_path, *arguments(tmp_path), *tier, **variables) as served:
         prompts(served.port)
         loaded = sum(from_host(served.port, number) for number in range(4))
@@ -109,7 +109,7 @@ def flushed(port: int) -> bool:
 
 @pytest.fixture(scope="module", params=WHEN)
 def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    variables = LATE if request.param == "late" else {}
+    variables = WHEN[request.param]
     folder = tmp_path_factory.mktemp("server")
     with living(model, folder, *arguments(folder), "--page-size", str(PAGE), options=FULL, **variables) as it:
         yield it

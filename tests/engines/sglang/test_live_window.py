@@ -11,7 +11,7 @@ import pytest
 
 from . import load
 from . import model as models
-from .living import BARRIER, LATE, WHEN, frames, others
+from .living import BARRIER, WHEN, frames, others
 from .server import serving, write_plugin
 
 FULL = ("--level", "full")
@@ -26,7 +26,7 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=WHEN)
 def late(request: pytest.FixtureRequest) -> dict[str, str]:
     """The variables of a server whose slot ids come at once, or late."""
-    return LATE if request.param == "late" else {}
+    return WHEN[str(request.param)]
 
 
 def prompt(number: int) -> dict[str, Any]:

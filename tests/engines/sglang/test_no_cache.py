@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import LATE, WHEN, Case, Living, comes_from, few, living, names
+from .living import WHEN, Case, Living, comes_from, few, living, names
 from .release import GIVES_BACK, RECORDS
 
 
 @pytest.fixture(scope="module", params=WHEN)
 def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    variables = LATE if request.param == "late" else {}
+    variables = WHEN[request.param]
     with living(
         model, tmp_path_factory.mktemp("server"), "--max-total-tokens", "2048", "--disable-radix-cache", **variables
     ) as it:

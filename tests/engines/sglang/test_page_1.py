@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import LATE, WHEN, Case, Living, comes_from, frames, living, names, one
+from .living import WHEN, Case, Living, comes_from, frames, living, names, one
 from .release import CHECKPOINT, EVICTS, EVICTS_FOR, GIVES_BACK, LOCKS, MATCHES, PUBLISHES
 
 
 @pytest.fixture(scope="module", params=WHEN)
 def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    variables = LATE if request.param == "late" else {}
+    variables = WHEN[request.param]
     with living(model, tmp_path_factory.mktemp("server"), "--max-total-tokens", "1024", **variables) as it:
         yield it
 

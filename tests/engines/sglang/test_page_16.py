@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import LATE, WHEN, Case, Living, comes_from, few, living, names
+from .living import WHEN, Case, Living, comes_from, few, living, names
 from .release import GIVES_BACK
 
 PAGE = 16
@@ -17,7 +17,7 @@ ARGUMENTS = ("--max-total-tokens", "700", "--page-size", str(PAGE), "--disable-o
 
 @pytest.fixture(scope="module", params=WHEN)
 def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    variables = LATE if request.param == "late" else {}
+    variables = WHEN[request.param]
     with living(model, tmp_path_factory.mktemp("server"), *ARGUMENTS, **variables) as it:
         yield it
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import LATE, WHEN, Case, Living, comes_from, living, names
+from .living import WHEN, Case, Living, comes_from, living, names
 
 ARGUMENTS = ("--max-total-tokens", "1024", "--page-size", "16", "--enable-streaming-session")
 
 
 @pytest.fixture(scope="module", params=WHEN)
 def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    variables = LATE if request.param == "late" else {}
+    variables = WHEN[request.param]
     with living(model, tmp_path_factory.mktemp("server"), *ARGUMENTS, SGLANG_TEST_RETRACT="1", **variables) as it:
         yield it
 

@@ -19,7 +19,6 @@ from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
 from .living import WHEN
-from .slow_device import SlowDevice
 from .test_pools import request_
 from .watching import begin, kinds
 
@@ -29,22 +28,21 @@ SIZE, SIZE_SWA, PAGE = 128, 96, 16
 @pytest.fixture(params=[(page, when) for page in (1, PAGE) for when in WHEN], ids=str)
 def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """A watch over rows, 128 token slots and 96 window slots, which attention reads too (level full). Slot ids that are
-    late come when a test settles (`told`)."""
+    late come when a test settles (`kinds`)."""
     page, when = request.param
     pool = SWAKVPool(
         size=SIZE, size_swa=SIZE_SWA, page_size=page, dtype=torch.float32, head_num=1, head_dim=4,
         swa_attention_layer_ids=[0], full_attention_layer_ids=[1], device="cpu",
     )  # fmt: skip
     allocator = SWATokenToKVPoolAllocator(SIZE, SIZE_SWA, page, torch.float32, "cpu", pool, need_sort=False)
-    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator.full_attn_allocator, level="full")
+    watch = begin(
+        ReqToTokenPool(4, SIZE, "cpu", False), allocator.full_attn_allocator, late=when == "late", level="full"
+    )
     watch.window = window.watched(allocator)
     window.declare(watch, watch.window)
     watch.tree = SimpleNamespace(tree_components=())
     assert window.obstacle(watch.window) is None
     monkeypatch.setattr(allocation, "attention_backends", lambda: ("torch_native", "torch_native"))
-    if when == "late":
-        watch.readback = SlowDevice(0)
-        monkeypatch.setattr(watch, "ids", None)
     yield watch
     assert not watch.blind
 
@@ -138,12 +136,6 @@ def _write_loc(locations: Any) -> Any:
     return KVWriteLoc(locations.loc, locations.swa_loc)
 
 
-def told(watch: Watch) -> list[str]:
-    """The kinds of what was found, with all that was late."""
-    watch.san.settle()
-    return kinds(watch)
-
-
 def settle(watch: Watch) -> None:
     """Nothing is left, the allocators' own totals agree, and the shadow's map is the engine's."""
     allocator = watch.window.allocator
@@ -168,7 +160,7 @@ def test_a_window_that_moves_on(watch: Watch) -> None:
     one.finish(dead=32)
     two.finish()
     settle(watch)
-    assert told(watch) == []
+    assert kinds(watch) == []
 
 
 def test_pending_window_slots(watch: Watch) -> None:
@@ -180,7 +172,7 @@ def test_pending_window_slots(watch: Watch) -> None:
     row.finish(dead=32)
     watch.window.allocator.free_group_end()
     settle(watch)
-    assert told(watch) == []
+    assert kinds(watch) == []
 
 
 def test_a_flush_makes_both_pools_free(watch: Watch) -> None:
@@ -190,7 +182,7 @@ def test_a_flush_makes_both_pools_free(watch: Watch) -> None:
     watch.window.allocator.clear()
     watch.san.req_end(owner="a")
     settle(watch)
-    assert told(watch) == []
+    assert kinds(watch) == []
 
 
 def test_token_slots_used_as_window_slots(watch: Watch) -> None:
@@ -199,7 +191,7 @@ def test_token_slots_used_as_window_slots(watch: Watch) -> None:
     row.extend(64)
     row.slide(0, 48)
     row.attend(translated=False)
-    assert told(watch) == ["use_after_free"]
+    assert kinds(watch) == ["use_after_free"]
     finding = watch.san.findings[0]
     assert (finding.pool, finding.owner) == (WINDOW, "a")
     assert set(finding.slots) == set(row.slots[:48].tolist())
@@ -213,7 +205,7 @@ def test_translated_ids_of_the_same_row(watch: Watch) -> None:
     row.extend(64)
     row.slide(0, 48)
     row.attend(translated=True)
-    assert told(watch) == []
+    assert kinds(watch) == []
 
 
 def test_token_slots_beyond_the_window_pool(watch: Watch) -> None:
@@ -236,7 +228,7 @@ def test_window_slots_that_stay_behind(watch: Watch) -> None:
         watch.window.allocator.full_attn_allocator.free_segment(row.slots, start_pos=0)
         watch.rows.free(row.req)
     watch.san.req_end(owner="a")
-    assert told(watch) == ["leak"]
+    assert kinds(watch) == ["leak"]
     assert (watch.san.findings[0].pool, set(watch.san.findings[0].slots)) == (WINDOW, set(kept.tolist()))
 
 
@@ -246,7 +238,7 @@ def test_a_tombstone_whose_window_slot_is_given_back_again(watch: Watch) -> None
     row.extend(32)
     row.slide(0, 16)
     row.slide(0, 16)
-    assert told(watch) == ["invalid_free"]
+    assert kinds(watch) == ["invalid_free"]
     assert watch.san.findings[0].pool == WINDOW
 
 
@@ -259,7 +251,7 @@ def test_an_entry_that_somebody_changed(watch: Watch) -> None:
     allocator.full_to_swa_index_mapping[one.slots[: watch.page]] = two.window_slots[: watch.page]
     others = set(two.window_slots[: watch.page].tolist())
     one.slide(0, watch.page)
-    assert told(watch) == ["free_not_owner"]
+    assert kinds(watch) == ["free_not_owner"]
     found = watch.san.findings[0]
     assert (found.pool, found.owner, found.holder, set(found.slots)) == (WINDOW, "a", "b", others)
 
@@ -273,7 +265,7 @@ def test_any_tokens_of_a_page_stand_for_it(watch: Watch) -> None:
         watch.window.allocator.free_swa(some)
     row.finish(dead=32)
     settle(watch)
-    assert told(watch) == []
+    assert kinds(watch) == []
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +299,7 @@ def test_a_kernel_that_makes_tombstones(watch: Watch, monkeypatch: pytest.Monkey
         watch.window.allocator.free_full_segment(slots[:32], start_pos=0)
         watch.window.allocator.free_segment(slots[32:], start_pos=32)
     settle(watch)
-    assert told(watch) == []
+    assert kinds(watch) == []
 
 
 def test_ids_that_no_token_slot_has(watch: Watch) -> None:
@@ -333,7 +325,7 @@ def test_a_free_list_that_lost_window_slots(watch: Watch, monkeypatch: Any) -> N
             lambda self, *pages: release(self, *[each[:-1] for each in pages] if self is inner else pages),
         )
     row.finish()
-    assert told(watch) == ["leak"]
+    assert kinds(watch) == ["leak"]
     assert (watch.san.findings[0].pool, set(watch.san.findings[0].slots)) == (WINDOW, lost)
 
 
@@ -372,7 +364,7 @@ def test_an_eviction_gives_both_halves_back(watch: Watch) -> None:
         watch.window.allocator.free_swa_segment(slots[32:], start_pos=0)
     settle(watch)
     assert watch.node_numbers == {}
-    assert told(watch) == []
+    assert kinds(watch) == []
 
 
 def test_a_request_that_gives_the_trees_window_slots_back(watch: Watch) -> None:
@@ -383,7 +375,7 @@ def test_a_request_that_gives_the_trees_window_slots_back(watch: Watch) -> None:
     end(row)
     with watch.within(Doing("slide", owner=other.rid)):
         watch.window.allocator.free_swa_segment(slots[:16], start_pos=0)
-    assert told(watch) == ["free_not_owner"]
+    assert kinds(watch) == ["free_not_owner"]
     finding = watch.san.findings[0]
     assert (finding.pool, finding.owner, finding.holder) == (WINDOW, "b", "tree:7")
 
@@ -407,11 +399,11 @@ def test_a_tombstone_gets_the_window_slots_of_a_request(watch: Watch) -> None:
         allocator.free_full_segment(incoming, start_pos=0)
     end(other)
     watch.san.idle()
-    assert told(watch) == []
+    assert kinds(watch) == []
     with watch.within(Doing("evict")):
         allocator.free_segment(kept, start_pos=0)
     settle(watch)
-    assert told(watch) == []
+    assert kinds(watch) == []
 
 
 def test_a_tombstone_that_goes_on_with_a_requests_token_slots(watch: Watch) -> None:
@@ -432,7 +424,7 @@ def test_a_tombstone_that_goes_on_with_a_requests_token_slots(watch: Watch) -> N
         tree._apply_cache_action(FreeDeviceKVFullOnly([old]))
     allocator.free_group_end()
     settle(watch)
-    assert told(watch) == []
+    assert kinds(watch) == []
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -451,9 +443,9 @@ def test_a_request_whose_window_has_moved_on_publishes_what_is_there_already(tim
     end(row)
     if times == 1:
         settle(watch)
-        assert told(watch) == []
+        assert kinds(watch) == []
         return
-    assert told(watch) == ["double_free"]
+    assert kinds(watch) == ["double_free"]
     found = watch.san.findings[0]
     assert (found.pool, found.owner, set(found.slots)) == (KV, "b", set(own.tolist()))
 
@@ -472,5 +464,5 @@ def test_rows_are_watched_too(watch: Watch) -> None:
     row = Row(watch, "a")
     row.extend(16)
     watch.san.req_end(owner="a")
-    assert "leak" in told(watch)
+    assert "leak" in kinds(watch)
     assert {finding.pool for finding in watch.san.findings} <= {ROWS, KV, WINDOW}

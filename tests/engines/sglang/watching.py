@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from kvsan.hooks.adapters.probes import install
-from kvsan.hooks.adapters.readback import There
+from kvsan.hooks.adapters.readback import HostCopies
 from kvsan.hooks.adapters.sglang.tables import installed, stream_probes
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Watch
 from kvsan.hooks.sanitizer import Sanitizer
@@ -19,13 +19,6 @@ class CpuModule:
     """As much of a scheduler as a watch asks for its streams."""
 
     device_module = torch.cpu
-
-
-class FarDevice:
-    """Stands in for `kvsan.hooks.adapters.readback.Readback`: what a tensor holds is there when it is asked for
-    (`Sanitizer.settle`), and not before."""
-
-    copy = There
 
 
 def _at_once(tensor: Any) -> Any:
@@ -40,7 +33,7 @@ def begin(rows: Any, allocator: Any, *, late: bool = False, **options: Any) -> W
     vars(WATCH).clear()
     WATCH.__init__(Sanitizer(**options))  # type: ignore[misc]
     if late:
-        WATCH.readback, WATCH.ids = FarDevice(), _at_once  # type: ignore[assignment, method-assign]
+        WATCH.readback, WATCH.ids = HostCopies(), _at_once  # type: ignore[method-assign]
     page, size = int(allocator.page_size), int(allocator.size)
     WATCH.rows, WATCH.kv = rows, allocator
     WATCH.page, WATCH.slots = page, True

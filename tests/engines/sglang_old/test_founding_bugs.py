@@ -13,7 +13,7 @@ from kvsan.events import Event
 from kvsan.traces import read_trace
 from kvsan.tracker import Tracker
 
-from ..sglang.living import LATE, WHEN
+from ..sglang.living import WHEN
 from . import loads
 from .bugs import HAS_MIXED_CHUNK_LEAK, HAS_ROW_RACE
 from .server import Served, frames, serving, wait_for
@@ -24,7 +24,7 @@ def served(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest
     """The server after it has had every load and is stopped."""
     folder = tmp_path_factory.mktemp("served")
     recorded = ("--record", str(folder / "trace.kvt"))
-    variables = LATE if request.param == "late" else {}
+    variables = WHEN[request.param]
     with serving(model, folder, *loads.ARGUMENTS, options=recorded, **variables) as served:
         assert loads.sound(served.port) == (18, [])
         loads.churn(served.port)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..sglang.living import LATE, WHEN, Case, Living, few, one
+from ..sglang.living import WHEN, Case, Living, few, one
 from .living import is_clean, living, needs_rows_of_requests, reports, strikes
 
 pytestmark = needs_rows_of_requests
@@ -17,7 +17,7 @@ ARGUMENTS = ("--max-total-tokens", "1024", "--disable-radix-cache", "--disable-o
 
 @pytest.fixture(scope="module", params=WHEN)
 def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    variables = LATE if request.param == "late" else {}
+    variables = WHEN[request.param]
     with living(model, tmp_path_factory.mktemp("server"), *ARGUMENTS, **variables) as it:
         yield it
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..sglang.living import LATE, WHEN, Case, Living, few, one
+from ..sglang.living import WHEN, Case, Living, few, one
 from . import loads
 from .living import CASES, is_clean, living, needs_rows_of_requests, reports, strikes
 
@@ -16,7 +16,7 @@ pytestmark = needs_rows_of_requests
 
 @pytest.fixture(scope="module", params=WHEN)
 def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    variables = LATE if request.param == "late" else {}
+    variables = WHEN[request.param]
     with living(model, tmp_path_factory.mktemp("server"), "--max-total-tokens", "1024", **variables) as it:
         yield it
 

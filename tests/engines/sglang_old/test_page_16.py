@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..sglang.living import LATE, WHEN, Case, Living
+from ..sglang.living import WHEN, Case, Living
 from .living import CASES, is_clean, living, needs_rows_of_requests, reports, strikes
 
 pytestmark = needs_rows_of_requests
@@ -18,7 +18,7 @@ ARGUMENTS = ("--max-total-tokens", "1600", "--page-size", str(PAGE))
 
 @pytest.fixture(scope="module", params=WHEN)
 def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
-    variables = LATE if request.param == "late" else {}
+    variables = WHEN[request.param]
     with living(model, tmp_path_factory.mktemp("server"), *ARGUMENTS, TRITON_INTERPRET="1", **variables) as it:
         yield it
 

@@ -46,8 +46,7 @@ def insert(watch: Watch, tree: Any, params: Any) -> Reading:
 def _inserted(watch: Watch, doing: Doing, name: str, known: int, brought: Slots) -> None:
     slots = brought[known:]
     if slots.size:
-        watch.hold(slots, watch.node_number(name))
-        watch.node_slots[name] = watch.node_slots.get(name, 0) + int(slots.size)
+        watch.add_to_node(slots, name)
         watch.san.insert(KV, slots, node=name, owner=doing.owner, ns=doing.domain)
 
 

@@ -46,7 +46,7 @@ def insert(watch: OlderWatch, tree: Any, *args: Any, **kwargs: Any) -> Reading:
 
 
 def _inserted(watch: Watch, doing: Doing, name: str, parent: str, slots: Slots) -> None:
-    _hold(watch, slots, name)
+    watch.add_to_node(slots, name)
     known = parent if parent in watch.node_numbers else None
     watch.san.insert(KV, slots, node=name, parent=known, owner=doing.owner, ns=doing.domain)
 
@@ -69,11 +69,6 @@ def _leaf(tree: Any, key: Any) -> Any:
     return node
 
 
-def _hold(watch: Watch, slots: Slots, name: str) -> None:
-    watch.hold(slots, watch.node_number(name))
-    watch.node_slots[name] = watch.node_slots.get(name, 0) + int(slots.size)
-
-
 def split(watch: OlderWatch, tree: Any, key: Any, child: Any, split_len: int) -> Reading:
     """`_split_node(key, node, length)`: a new node takes the first slots over and stands above the old one."""
     above = yield
@@ -83,7 +78,7 @@ def split(watch: OlderWatch, tree: Any, key: Any, child: Any, split_len: int) ->
 
 
 def _split(watch: Watch, old: str, new: str, slots: Slots) -> None:
-    _hold(watch, slots, new)
+    watch.add_to_node(slots, new)
     watch.node_slots[old] = watch.node_slots.get(old, 0) - int(slots.size)
     watch.san.split(node=old, child=new, slots=slots, pool=KV)
 
