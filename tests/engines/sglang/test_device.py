@@ -125,3 +125,21 @@ def test_a_decode_step_and_what_is_given_back(watch: Watch) -> None:
         watch.kv.free_segment(slots[16:], start_pos=16)
         watch.rows.free(req)
     watch.san.idle()
+
+
+def test_slots_that_another_server_fills(watch: Watch) -> None:
+    """A decode server tells the other side where to write from its row, which is on the device."""
+    req = _row(watch, "a")
+    slots = _extend(watch, [req], [0], [16])
+    req.time_stats = SimpleNamespace(set_decode_transfer_queue_entry_time=lambda: None)
+    receiver = SimpleNamespace(send_metadata=lambda *arguments, **named: None)
+    queue = object.__new__(decode.DecodePreallocQueue)
+    queue.__dict__.update(
+        req_to_token_pool=watch.rows, transfer_queue=SimpleNamespace(enable_staging=False),
+        _num_published_destinations=0, _transfer_page_indices=lambda request, indices, page: None,
+        req_to_metadata_buffer_idx_allocator=SimpleNamespace(alloc=lambda: 0),
+    )  # fmt: skip
+    asked = len(watch.readback.asked)
+    queue._send_kv_metadata(SimpleNamespace(req=req, kv_receiver=receiver, is_rebootstrap=False), slots, watch.page)
+    assert watch.readback.asked[asked:] == [16]
+    assert watch.arriving == {"arrival of a"}
