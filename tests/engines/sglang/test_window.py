@@ -302,6 +302,16 @@ def test_a_kernel_that_makes_tombstones(watch: Watch, monkeypatch: pytest.Monkey
     assert kinds(watch) == []
 
 
+def test_writes_that_nobody_tells(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device a replayed graph writes without a call; so what is sent is not asked whether it was written."""
+    monkeypatch.setattr(Row, "_computed", lambda row, slots, count: setattr(row, "length", row.length + count))
+    row = Row(watch, "a")
+    row.extend(32)
+    sent = partial(watch.san.xfer_begin, WINDOW, xfer="send of a", access="read", owner="a", agent="nic")
+    watch.then(sent, watch.take(row.window_slots))
+    assert kinds(watch) == ([] if watch.readback is not None else ["uninit_read"])
+
+
 def test_ids_that_no_token_slot_has(watch: Watch) -> None:
     """A device must not be asked for their entries: it would end the engine."""
     ids = torch.tensor([-7, 0, SIZE + watch.page - 1, SIZE + watch.page, 10**12])
