@@ -12,12 +12,14 @@ import pytest
 import torch
 from kvsan.hooks.adapters.sglang import window
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, WINDOW, Doing, Slots, Watch
+from sglang.kernels.ops.memory import allocator as kernels
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.mem_cache import allocation
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
+from .interpreted import interpret
 from .living import WHEN
 from .test_pools import request_
 from .watching import begin, kinds
@@ -269,14 +271,9 @@ def test_any_tokens_of_a_page_stand_for_it(watch: Watch) -> None:
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel looks the pages of a piece of a row up, and makes tombstones of them."""
-
-    def in_plain_torch(firsts: torch.Tensor, table: torch.Tensor, page: int, check_page_mappings: bool) -> Any:
-        found = table[firsts]
-        table[(firsts // page * page)[:, None] + torch.arange(page)] = 0
-        return found // page, found > 0, None
-
-    monkeypatch.setattr("sglang.srt.mem_cache.allocator.swa.get_and_clear_swa_pages", in_plain_torch)
+    """A kernel looks the pages of a piece of a row up, and makes tombstones of them: SGLang's own, in Triton's
+    interpreter."""
+    interpret(monkeypatch, kernels, "get_and_clear_swa_pages_kernel")
     monkeypatch.setattr(
         SWATokenToKVPoolAllocator,
         "_free_swa_pages_none_cuda",
