@@ -41,6 +41,7 @@ def watch_over(**changes: Any) -> Watch:
         device="cpu",
         disaggregation_mode=SimpleNamespace(value=plain.get("mode", "null")),
         server_args=SimpleNamespace(enable_pd_role_switch=plain.get("switches", False), pp_size=plain.get("stages", 1)),
+        enable_async_d2h_copy=plain.get("confidential", False),
         token_to_kv_pool_allocator=watch.kv,
         req_to_token_pool=watch.rows,
         tree_cache=watch.tree,
@@ -72,6 +73,7 @@ def test_slot_ids_on_a_cuda_device_are_followed(monkeypatch: pytest.MonkeyPatch)
     ("device", "changes", "why"),
     [
         ("xpu", {}, "slot ids are on the device (xpu)"),
+        ("cuda", {"confidential": True}, "in confidential computing every copy"),
         ("cpu", {"allocator": named("SWATokenToKVPoolAllocator", page_size=1)}, "SWATokenToKVPoolAllocator"),
         ("cpu", {"tree": named("LMCacheUnifiedRadixCache")}, "LMCacheUnifiedRadixCache"),
         (

@@ -167,6 +167,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
     outer = scheduler.token_to_kv_pool_allocator
     if device != "cpu" and device not in readback.DEVICES:
         return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
+    if device != "cpu" and getattr(scheduler, "enable_async_d2h_copy", False):
+        return "in confidential computing every copy from the device makes the scheduler wait for it"
     if type(allocator).__name__ not in PLAIN:
         return f"the slots of a {type(outer).__name__} are not followed yet"
     if tree not in watch.caches:
