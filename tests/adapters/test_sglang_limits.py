@@ -37,6 +37,7 @@ def watch_over(**changes: Any) -> Watch:
         spec_algorithm=SimpleNamespace(name=plain["drafts"], is_none=lambda: plain["drafts"] == "NONE"),
         enable_hierarchical_cache=plain["host_tier"],
         dllm_config=plain["dllm_config"],
+        enable_pdmux=plain.get("pdmux", False),
         model_config=SimpleNamespace(is_encoder_decoder=False),
         device="cpu",
         disaggregation_mode=SimpleNamespace(value=plain.get("mode", "null")),
@@ -87,6 +88,7 @@ def test_slot_ids_on_a_cuda_device_are_followed(monkeypatch: pytest.MonkeyPatch)
         ("cpu", {"drafts": "DFLASH"}, "drafts by DFLASH"),
         ("cpu", {"host_tier": True}, "host tier"),
         ("cpu", {"dllm_config": object()}, "block diffusion"),
+        ("cpu", {"pdmux": True}, "prefills and decodes side by side"),
         (
             "cpu",
             {"allocator": named("TokenToKVPoolAllocator", page_size=1, size=8, available_size=lambda: 7)},
