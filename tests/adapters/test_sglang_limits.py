@@ -234,3 +234,17 @@ def test_a_missing_place_is_a_failure_and_may_end_the_watch(
     assert (failure.error, failure.cost) == ("engine has no gone", "not seen: everything (alloc)")
     assert [each.cost for each in rest] == ["nothing of SGLang is watched any more in this process"] * blind
     assert watch.blind
+
+
+@pytest.mark.parametrize("how", ["failed", "gave up"])
+def test_what_is_held_when_the_watch_ends_is_no_leak(how: str) -> None:
+    watch = Watch(Sanitizer())
+    watch.san.pool("kv", kind="kv", size=8)
+    watch.san.alloc("kv", [1], owner="r1")
+    if how == "failed":
+        watch.failed("a reader", RuntimeError("broken"))
+    else:
+        watch.give_up("something begins that is not followed")
+    watch.san.check_end()
+    assert watch.blind
+    assert watch.san.findings == []

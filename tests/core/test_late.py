@@ -341,6 +341,14 @@ def test_quiet_is_not_judged_while_something_waits(san: Sanitizer) -> None:
     assert san.findings == []
 
 
+def test_quiet_is_not_judged_once_the_engine_is_not_watched_any_more(san: Sanitizer) -> None:
+    """What was given back since then was not seen."""
+    san.alloc("kv", [1], owner="a")
+    san.stop_judging_ends()
+    san.check_end()
+    assert san.findings == []
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_leaves_what_waits_to_its_parent(san: Sanitizer) -> None:
     san.later(partial(san.alloc, "kv"), Numbers(1), failed=never)
