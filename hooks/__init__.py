@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kvsan.errors import FindingRaised
@@ -50,12 +50,22 @@ def stop() -> None:
     global _active, _stop
     sanitizer, end, _active, _stop = _active, _stop, None, None
     if sanitizer is not None:
-        with suppress(FindingRaised):  # it is told; nobody is left to raise it to
-            sanitizer.settle()
+        _settle(sanitizer)
     if end is not None:
         end()
     if sanitizer is not None:
         sanitizer.tell_totals()
+
+
+def _settle(sanitizer: Sanitizer) -> None:
+    """Takes in all that is there. A finding that is raised is told; nobody is left to raise it to."""
+    raised = True
+    while raised:
+        raised = False
+        try:
+            sanitizer.settle()
+        except FindingRaised:
+            raised = True
 
 
 @contextmanager

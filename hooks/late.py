@@ -18,8 +18,9 @@ from typing import Protocol
 from kvsan.errors import FindingRaised
 from kvsan.events import Event, Slots
 
-MOST = 50_000
-"""How many events and pieces of work may wait; a scheduler that runs two batches ahead has some hundred."""
+MOST = 500_000
+"""How many events and pieces of work may wait. A scheduler that runs two batches ahead has some hundred; of thousands
+of requests that come, end or are taken back at once, each has up to twenty."""
 
 
 class Reading(Protocol):
@@ -53,11 +54,14 @@ class Backlog:
         self._thread = 0
         self._now: Event | Work | None = None
         self._nested: list[Event | Work] = []
+        self._full = False
+        self._left_out: set[Callable[[Exception], None]] = set()
+        """Who told work that was too much."""
         self._readings = 0
         self._latest_ns = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + (self._now is not None)
 
     @property
     def work(self) -> Work | None:
@@ -67,7 +71,7 @@ class Backlog:
     @property
     def behind(self) -> bool:
         """Must what this thread tells now wait?"""
-        return bool(self._nested if self._inside else self._waiting)
+        return bool(self._nested) if self._inside else bool(self._waiting) or self._now is not None
 
     @property
     def _inside(self) -> bool:
@@ -77,20 +81,23 @@ class Backlog:
     def add(self, what: Event | Work) -> None:
         """Puts it behind what waits; what is told while something is taken in, right behind that.
 
-        What waits is forgotten if it is more than `MOST`, and that is a failure of its first work.
+        What waits is forgotten if it is more than `MOST`, and that is a failure of its work; at the next `settle`, as
+        who tells may be in the middle of a call, whose rest must not be judged either.
         """
         if self._inside:
             self._nested.append(what)
-        elif len(self._waiting) < MOST:
+        elif len(self._waiting) < MOST and not self._full:
             self._waiting.append(what)
         else:
-            self._fail(OverflowError(f"{MOST:,} events wait for numbers that do not come from the device"), what)
+            self._full = True
+            if isinstance(what, Work):
+                self._left_out.add(what.failed)
 
     def standing(self) -> str | None:
         """How much came late, and how late, in a sentence; None if nothing did."""
-        if not self._readings and not self._waiting:
+        if not self._readings and not self:
             return None
-        left = f" {len(self._waiting):,} events still wait and are not judged." if self._waiting else ""
+        left = f" {len(self):,} events still wait and are not judged." if self else ""
         return (
             f"Slot ids of {self._readings:,} tensors came from the device while the engine went on; what they show was "
             f"told at most {self._latest_ns / 1e6:,.0f} ms after the call that it is about.{left}"
@@ -103,20 +110,23 @@ class Backlog:
         try:
             self._thread = threading.get_ident()
             while self._waiting:
+                if self._full:
+                    self._fail(OverflowError(f"{MOST:,} events wait for numbers that do not come from the device"))
+                    return
                 first = self._waiting[0]
                 if isinstance(first, Work) and not self._ready(first):
                     return
+                self._now = first  # before it leaves the others: another thread must not think that nothing waits
                 self._waiting.popleft()
-                self._now = first
                 try:
                     if isinstance(first, Work):
                         self._do(first)
                     else:
                         self._take(first)
                 finally:
-                    self._now = None
                     self._waiting.extendleft(reversed(self._nested))
                     self._nested.clear()
+                    self._now = None
         finally:
             self._lock.release()
 
@@ -138,10 +148,11 @@ class Backlog:
         except Exception as error:
             self._fail(error, work)
 
-    def _fail(self, error: Exception, last: Event | Work) -> None:
+    def _fail(self, error: Exception, *last: Work) -> None:
         """Something was missed: what follows would be judged by a shadow that is wrong."""
-        works = [each for each in (*self._waiting, last) if isinstance(each, Work)]
+        failed = self._left_out | {each.failed for each in (*self._waiting, *last) if isinstance(each, Work)}
         self._waiting.clear()
         self._nested.clear()
-        for failed in {work.failed for work in works}:
-            failed(error)
+        self._left_out, self._full = set(), False
+        for tell in failed:
+            tell(error)

@@ -2,8 +2,8 @@
 
 A reader is a generator over one call. It gets the adapter's watch and the call's arguments; what it does before its
 one `yield` happens before the call, `yield` gives it the result, and what follows happens after the call. If the call
-raises, the reader ends at its `yield` (its `finally` runs). A reader that fails never reaches the engine: it is told
-once, and the whole watch ends, because a shadow that missed a call would accuse the innocent.
+raises, or the watch ends in it, the reader ends at its `yield` (its `finally` runs). A reader that fails never reaches
+the engine: it is told once, and the whole watch ends, because a shadow that missed a call would accuse the innocent.
 """
 
 from __future__ import annotations
@@ -150,6 +150,9 @@ def wrap(probe: Probe, original: Callable[..., Any], watch: Watch) -> Callable[.
         except BaseException:
             reader.close()
             raise
+        if watch.blind:  # since a call in this one: what came after that was not seen
+            reader.close()
+            return result
         try:
             reader.send(result)
         except StopIteration:

@@ -175,3 +175,20 @@ def test_without_the_variable_the_plugin_loads_and_wraps_nothing() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KVSAN")}
     got = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True, env=environment)
     assert got.stdout == "['kvsan', 'kvsan.plugin'] True\n"
+
+
+@pytest.mark.parametrize("why", ["fails", "gives up"])
+def test_a_call_in_which_the_watch_ended_is_told_no_further(engine: Any, why: str) -> None:
+    """What happened in it from there on was not seen: its end would be judged by a shadow that is wrong."""
+    watch = Watch()
+
+    def inner(watch: Watch, count: int) -> Generator[None, Any, None]:
+        yield
+        watch.blind = True
+        if why == "fails":
+            raise RuntimeError("broken")
+
+    engine.Pool.alloc = lambda pool, count: list(range(engine.Pool.check(count)))
+    install([probe("Pool.alloc"), probe("Pool.check", inner)], watch)
+    assert engine.Pool().alloc(2) == [0, 1]
+    assert watch.seen == [("before", 2), "over"]

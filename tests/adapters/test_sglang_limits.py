@@ -37,6 +37,7 @@ def watch_over(**changes: Any) -> Watch:
         spec_algorithm=SimpleNamespace(name=plain["drafts"], is_none=lambda: plain["drafts"] == "NONE"),
         enable_hierarchical_cache=plain["host_tier"],
         dllm_config=plain["dllm_config"],
+        enable_pdmux=plain.get("pdmux", False),
         model_config=SimpleNamespace(is_encoder_decoder=False),
         device="cpu",
         disaggregation_mode=SimpleNamespace(value=plain.get("mode", "null")),
@@ -89,6 +90,7 @@ def test_slot_ids_on_a_cuda_device_are_followed(monkeypatch: pytest.MonkeyPatch)
         ("cpu", {"drafts": "DFLASH"}, "drafts by DFLASH"),
         ("cpu", {"host_tier": True}, "host tier"),
         ("cpu", {"dllm_config": object()}, "block diffusion"),
+        ("cpu", {"pdmux": True}, "prefills and decodes side by side"),
         (
             "cpu",
             {"allocator": named("TokenToKVPoolAllocator", page_size=1, size=8, available_size=lambda: 7)},
@@ -235,3 +237,17 @@ def test_a_missing_place_is_a_failure_and_may_end_the_watch(
     assert (failure.error, failure.cost) == ("engine has no gone", "not seen: everything (alloc)")
     assert [each.cost for each in rest] == ["nothing of SGLang is watched any more in this process"] * blind
     assert watch.blind
+
+
+@pytest.mark.parametrize("how", ["failed", "gave up"])
+def test_what_is_held_when_the_watch_ends_is_no_leak(how: str) -> None:
+    watch = Watch(Sanitizer())
+    watch.san.pool("kv", kind="kv", size=8)
+    watch.san.alloc("kv", [1], owner="r1")
+    if how == "failed":
+        watch.failed("a reader", RuntimeError("broken"))
+    else:
+        watch.give_up("something begins that is not followed")
+    watch.san.check_end()
+    assert watch.blind
+    assert watch.san.findings == []

@@ -186,6 +186,21 @@ def test_a_finding_is_raised_where_it_comes_to_light_and_the_rest_is_not_lost(he
     assert heard.said == ["free a [5]", "alloc a [1]"]
 
 
+def test_a_call_that_is_half_told_when_too_much_waits_accuses_nobody(
+    san: Sanitizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader goes on after one of the things that it tells was too much."""
+    san.alloc("kv", [1], owner="a")
+    monkeypatch.setattr(late, "MOST", 1)
+    failures: list[Exception] = []
+    san.later(partial(san.alloc, "kv"), Numbers(2), failed=failures.append)
+    san.free("kv", [1], owner="a")
+    san.req_end(owner="a")
+    san.settle()
+    assert len(failures) == 1
+    assert san.findings == []
+
+
 @pytest.mark.parametrize("event", [False, True])
 def test_what_waits_is_bounded(san: Sanitizer, heard: Heard, event: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late, "MOST", 3)
@@ -198,6 +213,8 @@ def test_what_waits_is_bounded(san: Sanitizer, heard: Heard, event: bool, monkey
         san.own("kv", [1], owner="a")
     else:
         san.later(partial(san.alloc, "kv"), Numbers(2), failed=failures.append)
+    assert san.waiting == 3
+    san.settle()
     assert {str(error) for error in failures} == {"3 events wait for numbers that do not come from the device"}
     assert (san.waiting, heard.said) == (0, [])
 
@@ -218,6 +235,30 @@ def test_what_a_plugin_tells_of_an_event_that_waited_comes_right_after_it(san: S
     numbers.there = True
     san.settle()
     assert heard.said[1:] == ["alloc None [1]", "own a [1]", "own follower of a [2]", "free a [1]"]
+
+
+def test_what_another_thread_tells_does_not_overtake_the_last_that_waited(san: Sanitizer, heard: Heard) -> None:
+    """Nor is quiet judged while that is being taken in."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow(slots: Any) -> None:
+        inside.set()
+        assert leave.wait(5)
+        san.alloc("kv", slots, owner="a")
+
+    numbers = Numbers(1)
+    numbers.there = True
+    san.later(slow, numbers, failed=never)
+    thread = threading.Thread(target=san.settle)
+    thread.start()
+    assert inside.wait(5)
+    waiting = san.waiting
+    san.free("kv", [1], owner="a")
+    leave.set()
+    thread.join(5)
+    san.settle()
+    assert heard.said == ["alloc a [1]", "free a [1]"]
+    assert waiting == 1
 
 
 def test_one_thread_takes_it_in_and_another_goes_on(san: Sanitizer, heard: Heard) -> None:
@@ -265,6 +306,22 @@ def test_the_end_takes_in_what_is_there_and_says_what_is_not(tmp_path: Path) -> 
     assert '"slots":[1]' in trace.replace(" ", "")
 
 
+def test_the_end_takes_in_all_that_is_there_though_findings_are_raised() -> None:
+    from kvsan.sinks import Collector
+
+    san = hooks.start(Options(on_error="raise"), Collector())
+    try:
+        san.pool("kv", kind="kv", size=8)
+        for slot in (1, 2):
+            there = Numbers(slot)
+            there.there = True
+            san.later(partial(san.free, "kv", owner=f"owner {slot}"), there, failed=never)
+    finally:
+        hooks.stop()
+    assert san.waiting == 0
+    assert [finding.slots for finding in san.findings] == [(1,), (2,)]
+
+
 def test_quiet_is_not_judged_while_something_waits(san: Sanitizer) -> None:
     """Else what is on its way to be given back would be a leak."""
     san.alloc("kv", [1], owner="a")
@@ -281,6 +338,14 @@ def test_quiet_is_not_judged_while_something_waits(san: Sanitizer) -> None:
     time.sleep(0.1)
     ended.set()
     thread.join(5)
+    assert san.findings == []
+
+
+def test_quiet_is_not_judged_once_the_engine_is_not_watched_any_more(san: Sanitizer) -> None:
+    """What was given back since then was not seen."""
+    san.alloc("kv", [1], owner="a")
+    san.stop_judging_ends()
+    san.check_end()
     assert san.findings == []
 
 

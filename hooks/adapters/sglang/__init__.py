@@ -189,6 +189,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return "the host tier was not ready with the scheduler"
     if getattr(scheduler, "dllm_config", None) is not None:
         return "block diffusion is not followed yet"
+    if getattr(scheduler, "enable_pdmux", False):
+        return "the loop that prefills and decodes side by side (--enable-pdmux) is not followed yet"
     if getattr(scheduler.model_config, "is_encoder_decoder", False):
         return "encoder slots are not followed yet"
     if int(allocator.available_size()) != int(allocator.size) // watch.page * watch.page:

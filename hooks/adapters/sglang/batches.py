@@ -15,8 +15,9 @@ Reading = Generator[None, Any, None]
 
 
 def iteration(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Reading:
-    """`get_next_batch_to_run`: the iteration before is over, if anything happened in it. Rows are written before the
-    first batch is launched, and the loop's stream may be drawn when it starts."""
+    """`get_next_batch_to_run`, or what the loop of a prefill or decode server has in its place: the iteration before is
+    over, if anything happened in it. Rows are written before the first batch is launched, and the loop's stream may be
+    drawn when it starts."""
     watch.name_streams()
     watch.san.settle()
     if watch.san.told not in (watch.told_at_step, watch.told_at_idle):

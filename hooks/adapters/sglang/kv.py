@@ -74,10 +74,14 @@ class Change:
         """To be called before the call."""
         return cls(-allocator.available_size(), free_lists(allocator))
 
-    def over(self, allocator: Any) -> None:
-        """To be called after it."""
+    def over(self, allocator: Any, asked: int | None = None) -> None:
+        """To be called after it; `asked` is how many were to come, where that is known. If they did, nobody will want
+        the lists, which are large and would be kept until the ids are there."""
         self.came += allocator.available_size()
-        self.after = free_lists(allocator)
+        if self.came == asked:
+            self.before = ()
+        else:
+            self.after = free_lists(allocator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ def _give_back(watch: Watch, allocator: Any, ids: Any, slots_of: Callable[[Slots
         yield
     finally:
         watch.freeing -= 1
-    change.over(allocator)
+    change.over(allocator, ids.numel() if watch.page == 1 else None)
     watch.then(partial(_given_back, watch, giver, change, slots_of), taken)
 
 

@@ -75,7 +75,7 @@ def free(watch: Watch, allocator: Any, free_index: Any) -> Reading:
     giver = kv.Giver.here(watch, None)
     change = kv.Change.begun(allocator)
     yield
-    change.over(allocator)
+    change.over(allocator, free_index.numel())
     watch.then(partial(_given_back, watch, giver, change), taken)
 
 

@@ -122,6 +122,13 @@ _PREALLOC, _ARRIVAL = f"{_DECODE}:DecodePreallocQueue", f"{_DECODE}:DecodeTransf
 _ARRIVALS = "slots that other servers write"
 
 DECODING: tuple[Probe, ...] = (
+    Probe(
+        f"{_DECODE}:SchedulerDisaggregationDecodeMixin.get_next_disagg_decode_batch_to_run",
+        "step",
+        batches.iteration,
+        "steps",
+        needed=False,
+    ),
     Probe(f"{_DECODE_ROWS}.alloc", "alloc, reuse", rows.alloc, "who holds rows", needed=False),
     Probe(f"{_DECODE_ROWS}.free", "free", rows.free, "who gives rows back", needed=False),
     Probe(f"{_DECODE_ROWS}.clear", "reset", rows.clear, "flushes of the cache", needed=False),

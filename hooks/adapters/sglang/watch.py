@@ -166,15 +166,16 @@ class Watch:
 
     def failed(self, where: str, error: Exception) -> None:
         """A reader failed: nothing is watched any more."""
-        self.blind = True
-        self.complain(
-            where, f"{type(error).__name__}: {error}", "nothing of SGLang is watched any more in this process"
-        )
+        self._stop(where, f"{type(error).__name__}: {error}")
 
     def give_up(self, why: str) -> None:
         """Something begins that is not followed: the shadow would be wrong from here on, so nothing is judged."""
+        self._stop("SGLang adapter", why)
+
+    def _stop(self, where: str, why: str) -> None:
         self.blind = True
-        self.complain("SGLang adapter", why, "nothing of SGLang is watched any more in this process")
+        self.san.stop_judging_ends()
+        self.complain(where, why, "nothing of SGLang is watched any more in this process")
 
     def complain(self, where: str, error: str, cost: str) -> None:
         """Tells a failure of the adapter, once."""

@@ -3,15 +3,18 @@ it."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from kvsan.hooks.adapters.sglang import disaggregation
+from kvsan.hooks.adapters.sglang import batches, disaggregation
+from kvsan.hooks.adapters.sglang.tables import installed
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing, Watch
 from sglang.srt.disaggregation import decode
+from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
 from .test_pools import request_
@@ -120,3 +123,11 @@ def test_a_row_that_is_given_back_twice(watch: Watch) -> None:
     watch.rows.free(arrival.req)
     assert kinds(watch) == ["double_free"]
     assert (watch.san.findings[0].pool, watch.san.findings[0].slots) == (ROWS, (row,))
+
+
+@pytest.mark.parametrize("loop", [each for each in dir(Scheduler) if each.startswith("event_loop_")])
+def test_every_loop_takes_in_what_has_come(loop: str) -> None:
+    """Those do not that no followed server runs."""
+    asked = {each.where.rpartition(".")[2] for each in installed().probes if each.read is batches.iteration}
+    called = {*inspect.unwrap(getattr(Scheduler, loop)).__code__.co_names}
+    assert bool(called & asked) is (loop not in ("event_loop_pdmux", "event_loop_pp_disagg_prefill"))

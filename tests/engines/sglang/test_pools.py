@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -239,4 +240,17 @@ def test_a_flush_makes_everything_free(watch: Watch) -> None:
 def test_an_exhausted_pool_hands_out_nothing(watch: Watch) -> None:
     assert watch.kv.alloc(SIZE) is not None
     assert watch.kv.alloc(16) is None
+    assert kinds(watch) == []
+
+
+def test_lists_of_free_slots_are_not_kept_for_slot_ids_that_come_late() -> None:
+    """Each free makes a new one, on a device as large as what is free: many, where all requests are taken back."""
+    allocator = TokenToKVPoolAllocator(SIZE, torch.bfloat16, "cpu", None, False)
+    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator, late=True)
+    lists = []
+    for slots in [allocator.alloc(1) for _ in range(4)]:
+        allocator.free(slots)
+        lists.append(weakref.ref(allocator.free_pages))
+    assert watch.san.waiting == 8
+    assert [each() is not None for each in lists] == [False, False, False, True]
     assert kinds(watch) == []
