@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kvsan.errors import FindingRaised
-
 from .null import NULL, NullSanitizer
 
 if TYPE_CHECKING:
@@ -50,22 +48,11 @@ def stop() -> None:
     global _active, _stop
     sanitizer, end, _active, _stop = _active, _stop, None, None
     if sanitizer is not None:
-        _settle(sanitizer)
+        sanitizer.settle_at_end()
     if end is not None:
         end()
     if sanitizer is not None:
         sanitizer.tell_totals()
-
-
-def _settle(sanitizer: Sanitizer) -> None:
-    """Takes in all that is there. A finding that is raised is told; nobody is left to raise it to."""
-    raised = True
-    while raised:
-        raised = False
-        try:
-            sanitizer.settle()
-        except FindingRaised:
-            raised = True
 
 
 @contextmanager

@@ -279,6 +279,19 @@ class Sanitizer(Operations):
         """Takes in what waited and is there by now; waits for nothing."""
         self._late.settle()
 
+    def settle_at_end(self, seconds: float = 0.5) -> None:
+        """Takes in what is there or comes within so many seconds; at an end nobody is kept waiting any more. A finding
+        that is raised is told; nobody is left to raise it to."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                self.settle()
+            except FindingRaised:
+                continue
+            if not self.waiting or time.monotonic() >= until:
+                return
+            time.sleep(0.005)
+
     @property
     def waiting(self) -> int:
         """How many events, and pieces of work that will tell more of them, wait for numbers."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from kvsan.hooks.adapters import readback, sglang
-from kvsan.hooks.adapters.probes import Probe, Resolved
+from kvsan.hooks.adapters.probes import Probe, Resolved, wrap
 from kvsan.hooks.adapters.sglang.between.records import OwnRecordsWatch
 from kvsan.hooks.adapters.sglang.between.table import SINCE_0_5_17
 from kvsan.hooks.adapters.sglang.table import PROBES, WINDOWED
-from kvsan.hooks.adapters.sglang.watch import Watch
+from kvsan.hooks.adapters.sglang.watch import KV, Watch
 from kvsan.hooks.sanitizer import Sanitizer
 
 
@@ -90,7 +93,6 @@ def test_slot_ids_on_a_cuda_device_are_followed(monkeypatch: pytest.MonkeyPatch)
         ("cpu", {"drafts": "DFLASH"}, "drafts by DFLASH"),
         ("cpu", {"host_tier": True}, "host tier"),
         ("cpu", {"dllm_config": object()}, "block diffusion"),
-        ("cpu", {"pdmux": True}, "prefills and decodes side by side"),
         (
             "cpu",
             {"allocator": named("TokenToKVPoolAllocator", page_size=1, size=8, available_size=lambda: 7)},
@@ -165,6 +167,7 @@ def test_a_role_without_its_places_is_not_watched(role: str, monkeypatch: pytest
         ({"rows": named("UnifiedHybridReqToTokenPool", size=4)}, "UnifiedHybridReqToTokenPool"),
         ({"mode": "encode"}, "a disaggregated service is encode"),
         ({"stages": 2}, "pipeline stages are not followed yet"),
+        ({"pdmux": True}, "prefills and decodes side by side"),
     ],
 )
 def test_what_would_be_accused_wrongly_is_not_watched(changes: dict[str, Any], why: str) -> None:
@@ -251,3 +254,32 @@ def test_what_is_held_when_the_watch_ends_is_no_leak(how: str) -> None:
     watch.san.check_end()
     assert watch.blind
     assert watch.san.findings == []
+
+
+def test_what_comes_last_is_judged_though_the_scheduler_fails() -> None:
+    """The server's main process kills it soon after."""
+
+    class Soon:
+        """Numbers that come a moment after the failure."""
+
+        def __init__(self) -> None:
+            self._at = time.monotonic() + 0.05
+
+        def ready(self) -> bool:
+            return time.monotonic() > self._at
+
+        def value(self) -> Any:
+            return np.array([3])
+
+    class Scheduler:
+        def run_event_loop(self) -> None:
+            watch.san.later(partial(watch.san.free, KV, owner="a"), Soon(), failed=pytest.fail)
+            raise ValueError("the scheduler's own")
+
+    watch = watch_over()
+    watch.san.pool(KV, kind="kv", size=8)
+    watch.blind = False
+    probe = next(each for each in PROBES if each.where.endswith(".run_event_loop"))
+    with pytest.raises(ValueError, match="the scheduler's own"):
+        wrap(probe, Scheduler.run_event_loop, watch)(Scheduler())
+    assert [finding.slots for finding in watch.san.findings] == [(3,)]

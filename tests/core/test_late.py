@@ -322,6 +322,20 @@ def test_the_end_takes_in_all_that_is_there_though_findings_are_raised() -> None
     assert [finding.slots for finding in san.findings] == [(1,), (2,)]
 
 
+def test_the_end_waits_a_moment_for_what_is_on_its_way() -> None:
+    from kvsan.sinks import Collector
+
+    san = hooks.start(Options(), Collector())
+    try:
+        san.pool("kv", kind="kv", size=8)
+        soon = Numbers(1)
+        san.later(partial(san.free, "kv", owner="a"), soon, failed=never)
+        threading.Timer(0.05, partial(setattr, soon, "there", True)).start()
+    finally:
+        hooks.stop()
+    assert [finding.slots for finding in san.findings] == [(1,)]
+
+
 def test_quiet_is_not_judged_while_something_waits(san: Sanitizer) -> None:
     """Else what is on its way to be given back would be a leak."""
     san.alloc("kv", [1], owner="a")

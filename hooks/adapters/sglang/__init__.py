@@ -119,6 +119,8 @@ def _unfollowed(watch: Watch) -> str | None:
         return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
     if getattr(scheduler.server_args, "pp_size", 1) > 1:  # their loop has no barrier after a forward's reads of rows
         return "pipeline stages are not followed yet"
+    if getattr(scheduler, "enable_pdmux", False):  # nor has theirs, which never asks for what has come either
+        return "the loop that prefills and decodes side by side (--enable-pdmux) is not followed yet"
     if not watch.sessions and scheduler.server_args.enable_streaming_session:
         return "streaming sessions are not followed in this release"
     return None
@@ -189,8 +191,6 @@ def _obstacle(watch: Watch, device: str) -> str | None:
         return "the host tier was not ready with the scheduler"
     if getattr(scheduler, "dllm_config", None) is not None:
         return "block diffusion is not followed yet"
-    if getattr(scheduler, "enable_pdmux", False):
-        return "the loop that prefills and decodes side by side (--enable-pdmux) is not followed yet"
     if getattr(scheduler.model_config, "is_encoder_decoder", False):
         return "encoder slots are not followed yet"
     if int(allocator.available_size()) != int(allocator.size) // watch.page * watch.page:

@@ -26,6 +26,15 @@ def iteration(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Readin
     yield
 
 
+def loop(watch: Watch, scheduler: Any, *args: Any, **kwargs: Any) -> Reading:
+    """`run_event_loop`: when it fails the server's main process kills the scheduler, maybe before its interpreter ends,
+    and what led to that is in what came last."""
+    try:
+        yield
+    finally:
+        watch.san.settle_at_end()
+
+
 def run_batch(watch: Watch, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Reading:
     """A batch is launched; what it captures is told when its forward is issued (`forward`)."""
     if scheduler is not watch.scheduler:

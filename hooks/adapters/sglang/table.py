@@ -299,6 +299,9 @@ SESSIONS: tuple[Probe, ...] = (
 )
 
 LOOP: tuple[Probe, ...] = (
+    Probe(
+        f"{_SCHEDULER}.run_event_loop", "what is late", batches.loop, "the end of a scheduler that fails", needed=False
+    ),
     Probe(f"{_SCHEDULER}.get_next_batch_to_run", "step", batches.iteration, "steps", needed=False),
     Probe(f"{_SCHEDULER}.run_batch", "capture, launch, kv_record", batches.run_batch, "what batches read"),
     Probe(
