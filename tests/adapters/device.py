@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 from unittest import mock
@@ -67,6 +67,9 @@ class OnDevice(torch.Tensor):
     def data_ptr(self) -> int:
         return self.held.data_ptr()
 
+    def record_stream(self, stream: Any) -> None:
+        """Its memory is never used again."""
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
@@ -82,6 +85,20 @@ class OnDevice(torch.Tensor):
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
     """What a tensor holds, for a test's own eyes."""
     return tensor.held if isinstance(tensor, OnDevice) else tensor
+
+
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as a kernel, which works on the memory of tensors that must all be on the device, or none."""
+
+    def launch(*args: Any, **named: Any) -> Any:
+        places = {isinstance(each, OnDevice) for each in tree_leaves((args, named)) if isinstance(each, torch.Tensor)}
+        assert len(places) == 1, "a kernel cannot reach the host's memory"
+        if places == {False}:
+            return function(*args, **named)
+        args, named = tree_map_only(OnDevice, on_host, (args, named))
+        return tree_map_only(torch.Tensor, OnDevice, function(*args, **named))
+
+    return launch
 
 
 class Event:
