@@ -84,9 +84,10 @@ class Readback:
         if self._module.is_current_stream_capturing():
             raise RuntimeError("slot ids are handed out while a device graph is captured")
         flat = tensor.detach().reshape(-1)
-        host = self._torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
+        host = self._torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=True)
         host.copy_(flat, non_blocking=True)
-        event = self._torch.Event(self._device)  # not torch.cuda.Event, whose records are the engine's order
+        # not torch.cuda.Event, whose records are the engine's order
+        event = self._torch.Event(self._device, enable_timing=False)
         event.record()
         return Copy(flat, host, event)
 

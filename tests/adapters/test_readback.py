@@ -64,8 +64,8 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
     stream = Stream()
 
     class Event:
-        def __init__(self, device: str) -> None:
-            assert device == "cuda"
+        def __init__(self, device: str, *, enable_timing: bool) -> None:
+            assert (device, enable_timing) == ("cuda", False)
             self._passed = False
 
         def record(self) -> None:
@@ -74,8 +74,9 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
         def query(self) -> bool:
             return self._passed
 
-    def empty(shape: Any, *, dtype: Any, pin_memory: bool) -> Pinned:
+    def empty(shape: Any, *, dtype: Any, device: str, pin_memory: bool) -> Pinned:
         assert pin_memory
+        assert device == "cpu"  # else an engine's default device would be asked for pinned memory
         return Pinned(stream, shape, dtype)
 
     monkeypatch.setattr(

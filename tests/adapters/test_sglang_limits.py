@@ -40,7 +40,8 @@ def watch_over(**changes: Any) -> Watch:
         model_config=SimpleNamespace(is_encoder_decoder=False),
         device="cpu",
         disaggregation_mode=SimpleNamespace(value=plain.get("mode", "null")),
-        server_args=SimpleNamespace(enable_pd_role_switch=plain.get("switches", False)),
+        server_args=SimpleNamespace(enable_pd_role_switch=plain.get("switches", False), pp_size=plain.get("stages", 1)),
+        enable_async_d2h_copy=plain.get("confidential", False),
         token_to_kv_pool_allocator=watch.kv,
         req_to_token_pool=watch.rows,
         tree_cache=watch.tree,
@@ -72,6 +73,7 @@ def test_slot_ids_on_a_cuda_device_are_followed(monkeypatch: pytest.MonkeyPatch)
     ("device", "changes", "why"),
     [
         ("xpu", {}, "slot ids are on the device (xpu)"),
+        ("cuda", {"confidential": True}, "in confidential computing every copy"),
         ("cpu", {"allocator": named("SWATokenToKVPoolAllocator", page_size=1)}, "SWATokenToKVPoolAllocator"),
         ("cpu", {"tree": named("LMCacheUnifiedRadixCache")}, "LMCacheUnifiedRadixCache"),
         (
@@ -160,6 +162,7 @@ def test_a_role_without_its_places_is_not_watched(role: str, monkeypatch: pytest
     [
         ({"rows": named("UnifiedHybridReqToTokenPool", size=4)}, "UnifiedHybridReqToTokenPool"),
         ({"mode": "encode"}, "a disaggregated service is encode"),
+        ({"stages": 2}, "pipeline stages are not followed yet"),
     ],
 )
 def test_what_would_be_accused_wrongly_is_not_watched(changes: dict[str, Any], why: str) -> None:

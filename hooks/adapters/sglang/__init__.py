@@ -117,6 +117,8 @@ def _unfollowed(watch: Watch) -> str | None:
         return f"kvsan does not read {lacks} in this release, without which {role} servers are not followed"
     if not scheduler.spec_algorithm.is_none() and (lacks := _lacking(SPECULATIVE)):
         return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
+    if getattr(scheduler.server_args, "pp_size", 1) > 1:  # their loop has no barrier after a forward's reads of rows
+        return "pipeline stages are not followed yet"
     if not watch.sessions and scheduler.server_args.enable_streaming_session:
         return "streaming sessions are not followed in this release"
     return None
@@ -165,6 +167,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
     outer = scheduler.token_to_kv_pool_allocator
     if device != "cpu" and device not in readback.DEVICES:
         return f"slot ids are on the device ({device}), and reading them would make the scheduler wait for it"
+    if device != "cpu" and getattr(scheduler, "enable_async_d2h_copy", False):
+        return "in confidential computing every copy from the device makes the scheduler wait for it"
     if type(allocator).__name__ not in PLAIN:
         return f"the slots of a {type(outer).__name__} are not followed yet"
     if tree not in watch.caches:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from . import requests
 from .batches import event_name
 from .watch import KV, WINDOW, Slots, Watch
@@ -55,11 +53,11 @@ def announce(
     if not watch.slots or queue.req_to_token_pool is not watch.rows:
         yield
         return
-    slots = np.asarray(kv_indices).reshape(-1).astype(np.int64)
-    if slots.size:
-        owner = watch.owner_of(decode_req.req)
-        watch.san.xfer_begin(KV, slots, xfer=transfer(decode_req), access="write", owner=owner, agent=NIC)
-        watch.arriving.add(transfer(decode_req))
+    if kv_indices.numel():
+        name, owner = transfer(decode_req), watch.owner_of(decode_req.req)
+        begun = partial(watch.san.xfer_begin, KV, xfer=name, access="write", owner=owner, agent=NIC)
+        watch.then(begun, watch.take(kv_indices))
+        watch.arriving.add(name)
     yield
 
 

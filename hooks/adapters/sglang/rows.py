@@ -140,12 +140,14 @@ class KernelWrite(Generic[Watching]):
         self._before = self._cells()
 
     def over(self, asked: list[Any]) -> None:
-        """It was launched; these slots were to be written, one run's after the other's."""
+        """It was launched; these slots were to be written, one run's after the other's. Empty ones may be on another
+        device than the rest."""
         import torch
 
         if self._runs:
             writers = [self._writer(self._watch, run.row) for run in self._runs]
-            taken = self._watch.take(torch.cat(asked)), self._before, self._cells()
+            slots = torch.cat([each for each in asked if each.numel()] or asked[:1])
+            taken = self._watch.take(slots), self._before, self._cells()
             self._watch.then(partial(self._written, writers), *taken)
 
     def _cells(self) -> Any:

@@ -92,10 +92,10 @@ def obstacle(window: Window) -> str | None:
 
 
 def declare(watch: Watch, window: Window) -> None:
-    """The window becomes a pool of its own, whose owners follow the token slots'."""
-    watch.san.pool(
-        WINDOW, kind="kv", size=window.size, page=window.page, reserved=np.arange(window.page), init=watch.san.data
-    )
+    """The window becomes a pool of its own, whose owners follow the token slots'. On a device, graphs and kernels write
+    unseen, so that nobody asks whether they did."""
+    seen = watch.san.data and watch.readback is None
+    watch.san.pool(WINDOW, kind="kv", size=window.size, page=window.page, reserved=np.arange(window.page), init=seen)
     watch.san.add_plugin(Follower(watch, window), "SGLang's sliding window")
 
 

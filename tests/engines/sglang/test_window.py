@@ -13,11 +13,14 @@ import torch
 from adapters.device import kernel, on_host
 from kvsan.hooks.adapters.sglang import window
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, WINDOW, Doing, Slots, Watch
+from sglang.kernels.ops.memory import allocator as kernels
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+from sglang.srt.mem_cache.allocator import swa
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
+from .interpreted import interpret
 from .test_pools import request_
 from .watching import Way, begin, kinds, write_row
 from .watching import end as ended
@@ -273,14 +276,10 @@ def test_any_tokens_of_a_page_stand_for_it(watch: Watch) -> None:
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel looks the pages of a piece of a row up, and makes tombstones of them."""
-
-    def in_plain_torch(firsts: torch.Tensor, table: torch.Tensor, page: int, check_page_mappings: bool) -> Any:
-        found = table[firsts]
-        table[(firsts // page * page)[:, None] + torch.arange(page)] = 0
-        return found // page, found > 0, None
-
-    monkeypatch.setattr("sglang.srt.mem_cache.allocator.swa.get_and_clear_swa_pages", kernel(in_plain_torch))
+    """A kernel looks the pages of a piece of a row up, and makes tombstones of them: SGLang's own, in Triton's
+    interpreter."""
+    interpret(monkeypatch, kernels, "get_and_clear_swa_pages_kernel")
+    monkeypatch.setattr(swa, "get_and_clear_swa_pages", kernel(kernels.get_and_clear_swa_pages))
     monkeypatch.setattr(
         SWATokenToKVPoolAllocator,
         "_free_swa_pages_none_cuda",
@@ -304,6 +303,16 @@ def test_a_kernel_that_makes_tombstones(watch: Watch, monkeypatch: pytest.Monkey
         watch.window.allocator.free_segment(slots[32:], start_pos=32)
     settle(watch)
     assert kinds(watch) == []
+
+
+def test_writes_that_nobody_tells(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device a replayed graph writes without a call; so what is sent is not asked whether it was written."""
+    monkeypatch.setattr(Row, "_computed", lambda row, slots, count: setattr(row, "length", row.length + count))
+    row = Row(watch, "a")
+    row.extend(32)
+    sent = partial(watch.san.xfer_begin, WINDOW, xfer="send of a", access="read", owner="a", agent="nic")
+    watch.then(sent, watch.take(row.window_slots))
+    assert kinds(watch) == ([] if watch.readback is not None else ["uninit_read"])
 
 
 def test_ids_that_no_token_slot_has(watch: Watch) -> None:
