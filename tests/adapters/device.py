@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 from unittest import mock
@@ -20,21 +20,14 @@ import torch
 from kvsan.hooks.sanitizer import is_own
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+
+from .cuda_rules import MOVING, refuse_two_devices, waiting
 
 NAME = "privateuseone"
 """What torch calls a device whose operations are written in Python."""
 HERE = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
 """Does this torch know such devices?"""
 
-aten = torch.ops.aten
-MOVING = {aten.copy_, aten._to_copy}
-INDEXED = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
-WAITING = {
-    aten._local_scalar_dense, aten.equal, aten.allclose, aten.nonzero, aten.masked_select, aten._unique,
-    aten._unique2, aten.unique_dim, aten.unique_consecutive, aten.bincount,
-}  # fmt: skip
-"""What the host must know numbers or sizes of: also how `int`, `bool`, `tolist` and their like are asked."""
 PASSES_ON = {("probes.py", "call"), ("tap.py", "__torch_function__")}
 """Where kvsan's code calls the engine's, as the engine called it."""
 
@@ -91,12 +84,11 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as a kernel, which works on the memory of tensors that must all be on the device, or none."""
 
     def launch(*args: Any, **named: Any) -> Any:
-        places = {isinstance(each, OnDevice) for each in tree_leaves((args, named)) if isinstance(each, torch.Tensor)}
+        places = {type(each) is OnDevice for each in tensors_in((args, named))}
         assert len(places) == 1, "a kernel cannot reach the host's memory"
         if places == {False}:
             return function(*args, **named)
-        args, named = tree_map_only(OnDevice, on_host, (args, named))
-        return tree_map_only(torch.Tensor, OnDevice, function(*args, **named))
+        return mapped(OnDevice, function(*mapped(on_host, args), **mapped(on_host, named)))
 
     return launch
 
@@ -111,7 +103,7 @@ class Event:
         self._mark = entered().queued
 
     def query(self) -> bool:
-        return entered().asked_for(self._mark)
+        return entered().arrived >= self._mark
 
     def synchronize(self) -> None:
         entered().wait("an event's synchronize")
@@ -119,15 +111,14 @@ class Event:
 
 
 class Device(TorchDispatchMode):
-    """The device, while it is entered. Copies arrive when a test says so, or when events before which they were queued
-    have been asked `patience` times for nothing."""
+    """The device, while it is entered. Copies arrive when a test says so."""
 
-    def __init__(self, patience: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.capturing = False
+        """Is a device graph captured?"""
         self.queued = 0
         """How many copies to the host there were."""
-        self._patience, self._asked = patience, 0
         self._under_way: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
         self._event = mock.patch.object(torch, "Event", Event)
 
@@ -149,125 +140,98 @@ class Device(TorchDispatchMode):
         _entered = None
         self._event.stop()
 
-    # -- late copies
-
     def arrive(self, upto: int | None = None) -> None:
         """Copies arrive, of all that were queued the first `upto`."""
         upto = self.queued if upto is None else upto
-        while self._under_way and self.queued - len(self._under_way) < upto:
+        while self.arrived < upto:
             host, numbers = self._under_way.popleft()
             host.copy_(numbers)
 
-    def asked_for(self, mark: int) -> bool:
-        """Have so many copies arrived?"""
-        if self.queued - len(self._under_way) < mark:
-            self._asked += 1
-            if self._patience is None or self._asked <= self._patience:
-                return False
-            self._asked = 0
-            self.arrive(mark)
-        return True
-
-    def _send(self, host: torch.Tensor, numbers: torch.Tensor) -> None:
-        self._under_way.append((host, numbers.expand(host.shape).clone()))
-        self.queued += 1
-        host.fill_(-1)
+    @property
+    def arrived(self) -> int:
+        """How many of them have arrived."""
+        return self.queued - len(self._under_way)
 
     def wait(self, what: str) -> None:
         """The host waits for the device here."""
         if (place := asked_by_kvsan()) is not None:
             raise Waits(f"{what} waits for the device: {place}")
 
-    # -- operations
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Every operation passes here."""
-        return self.run(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if OnDevice in types or _device(kwargs) == NAME:
+            return self.run(func, args, kwargs)
+        if not kwargs.get("pin_memory"):
+            return func(*args, **kwargs)
+        made = func(*args, **{**kwargs, "pin_memory": False})
+        made.is_pinned_for_the_device = True
+        return made
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """One operation."""
-        op = func.overloadpacket
-        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        there = [each for each in tensors if isinstance(each, OnDevice)]
-        names = None if kwargs.get("device") is None else torch.device(kwargs["device"]).type
-        if not there and names != NAME:
-            return _on_host(func, args, kwargs)
-        plain_args, plain = tree_map_only(OnDevice, on_host, (args, dict(kwargs)))
-        plain.pop("pin_memory", None)
-        if names is not None:
+        """An operation that has to do with the device."""
+        to, op = _device(kwargs), func.overloadpacket
+        tensors = tensors_in((args, kwargs))
+        plain = {name: value for name, value in mapped(on_host, kwargs).items() if name != "pin_memory"}
+        if to is not None:
             plain["device"] = "cpu"
         if op in MOVING:
-            source, non_blocking = tensors[-1], kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
-            target = tensors[0] if op is aten.copy_ else None
-            stays = names in (None, NAME) if target is None else isinstance(target, OnDevice)
-            if not stays:
-                return self._to_host(func, plain_args, plain, target, source, non_blocking)
-            if not isinstance(source, OnDevice) and not (non_blocking and is_pinned(source)):
+            target, source = (tensors[0], tensors[1]) if len(tensors) > 1 else (None, tensors[0])
+            non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+            if to not in (None, NAME) or (target is not None and type(target) is not OnDevice):
+                return self._to_host(func, mapped(on_host, args), plain, target, non_blocking)
+            if type(source) is not OnDevice and not (non_blocking and is_pinned(source)):
                 self.wait("a copy from the host")
         else:
-            _refuse_two_devices(op, args, tensors)
-            self._wait_for(func, args, kwargs)
-        result = func(*plain_args, **plain)
-        if names not in (None, NAME):
+            refuse_two_devices(func, args, tensors)
+            if (what := waiting(func, args, kwargs)) is not None:
+                self.wait(what)
+        result = func(*mapped(on_host, args), **plain)
+        if to not in (None, NAME):
             return result
-        known = {id(each.held): each for each in there}
-        assert all(each.shape == each.held.shape for each in there), f"{func} changes a shape in place"
-        return tree_map_only(
-            torch.Tensor, lambda each: known[id(each)] if id(each) in known else OnDevice(each), result
-        )
+        known = {id(each.held): each for each in tensors if type(each) is OnDevice}
+        assert all(each.shape == each.held.shape for each in known.values()), f"{func} changes a shape in place"
+        return mapped(lambda each: known[id(each)] if id(each) in known else OnDevice(each), result)
 
-    def _to_host(self, func: Any, args: Any, kwargs: Any, target: Any, source: Any, non_blocking: bool) -> torch.Tensor:
-        """Pinned memory is filled later; `to` makes some where it does not block."""
-        if not non_blocking or not (target is None or is_pinned(target)):
+    def _to_host(self, func: Any, args: Any, kwargs: Any, target: Any, non_blocking: bool) -> torch.Tensor:
+        """Pinned memory gets its numbers later; where `to` does not block, it makes some."""
+        late = non_blocking and (target is None or is_pinned(target))
+        if not late:
             self.wait("a copy to the host")
-            return func(*args, **kwargs)  # type: ignore[no-any-return]
-        host = func(*args, **kwargs) if target is None else target
-        self._send(host, host if target is None else source.held)
-        return host  # type: ignore[no-any-return]
-
-    def _wait_for(self, func: Any, args: Any, kwargs: Any) -> None:
-        op = func.overloadpacket
-        if op in WAITING or (op is aten.repeat_interleave and _lacks_size(func, args, kwargs)):
-            self.wait(str(func))
-        if op in INDEXED:
-            indices = [each for each in args[1] if each is not None]
-            masks = [each for each in indices if each.dtype in (torch.bool, torch.uint8)]
-            fills = len(args) > 2 and len(indices) == 1 and args[2].numel() == 1  # a mask, with one number
-            if not all(isinstance(each, OnDevice) for each in indices):
-                self.wait(f"{func} with indices that are on the host")
-            if masks and not fills:
-                self.wait(f"{func} with a mask")
+        host: torch.Tensor = func(*args, **kwargs)
+        if late:
+            self._under_way.append((host, host.clone()))
+            self.queued += 1
+            host.fill_(-1)
+        return host
 
 
-def _on_host(func: Any, args: Any, kwargs: Any) -> Any:
-    """An operation of the CPU's; memory is pinned only in name."""
-    pinned = bool(kwargs.get("pin_memory"))
-    made = func(*args, **{**kwargs, "pin_memory": False} if pinned else kwargs)
-    if pinned:
-        made.is_pinned_for_the_device = True
-    return made
+def _device(kwargs: Any) -> str | None:
+    """The kind of device that an operation's arguments name."""
+    return None if kwargs.get("device") is None else torch.device(kwargs["device"]).type
+
+
+def tensors_in(value: Any) -> list[Any]:
+    """All tensors in arguments or results."""
+    found: list[Any] = []
+    mapped(found.append, value)
+    return found
+
+
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Arguments or results, with all tensors changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)([mapped(change, each) for each in value])
+    if isinstance(value, dict):
+        return {name: mapped(change, each) for name, each in value.items()}
+    return value
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
     """Was the tensor itself (not what it is a view of) made as pinned memory?"""
     return hasattr(tensor, "is_pinned_for_the_device")
-
-
-def _lacks_size(func: Any, args: Any, kwargs: Any) -> bool:
-    return func is aten.repeat_interleave.Tensor and len(args) < 2 and kwargs.get("output_size") is None
-
-
-def _refuse_two_devices(op: Any, args: Any, tensors: Iterable[torch.Tensor]) -> None:
-    """What has no dimension may be on the CPU; so may indices."""
-    if op in INDEXED:
-        own, _, *values = args[:3]
-        if not isinstance(own, OnDevice):
-            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-        tensors = [own, *values]
-    if any(each.dim() and not isinstance(each, OnDevice) for each in tensors):
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, {NAME}:0 and cpu! ({op})"
-        )
 
 
 def asked_by_kvsan() -> str | None:
@@ -283,8 +247,6 @@ def asked_by_kvsan() -> str | None:
     return None
 
 
-# -- torch's side
-
 _entered: Device | None = None
 
 
@@ -294,16 +256,10 @@ def entered() -> Device:
     return _entered
 
 
-class _Module(backend_registration._DummyBackendModule if HERE else object):  # type: ignore[misc]
-    """As much of `torch.cuda` as copies ask for."""
-
-    def is_current_stream_capturing(self) -> bool:
-        """Is a device graph captured?"""
-        return entered().capturing
-
-
 def _known_to_torch() -> None:
     """Torch learns of the device, once in a process; its tensors from data are made on the CPU and then moved."""
     if not hasattr(torch, NAME):
-        backend_registration._setup_privateuseone_for_python_backend(backend_module=_Module())
+        module = backend_registration._DummyBackendModule()
+        module.is_current_stream_capturing = lambda: entered().capturing  # all that copies ask for
+        backend_registration._setup_privateuseone_for_python_backend(backend_module=module)
         torch._C._set_only_lift_cpu_tensors(True)

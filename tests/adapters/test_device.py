@@ -207,13 +207,6 @@ def test_copies_arrive_late(device: Device) -> None:
     assert moved.tolist() == [0, 0]
 
 
-def test_copies_arrive_when_they_were_asked_for_often_enough() -> None:
-    with Device(patience=2):
-        copy = Readback(NAME).copy(there(3, 1))
-        assert [copy.ready() for _ in range(3)] == [False, False, True]
-        assert copy.value().tolist() == [3, 1]
-
-
 def test_readback(device: Device) -> None:
     """What kvsan copies is not waited for, and has what the tensor had then."""
     tensor = there(3, 1, 2, 7).reshape(2, 2)
