@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from adapters.device import kernel, on_host
+from adapters.device import on_host
 from kvsan.hooks.adapters.sglang import window
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, WINDOW, Doing, Slots, Watch
 from sglang.kernels.ops.memory import allocator as kernels
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
-from sglang.srt.mem_cache.allocator import swa
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
@@ -279,7 +278,6 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel looks the pages of a piece of a row up, and makes tombstones of them: SGLang's own, in Triton's
     interpreter."""
     interpret(monkeypatch, kernels, "get_and_clear_swa_pages_kernel")
-    monkeypatch.setattr(swa, "get_and_clear_swa_pages", kernel(kernels.get_and_clear_swa_pages))
     monkeypatch.setattr(
         SWATokenToKVPoolAllocator,
         "_free_swa_pages_none_cuda",
