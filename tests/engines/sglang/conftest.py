@@ -7,7 +7,9 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +61,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             f"CUT: {len(_cut)} tests with late slot ids of {files} ({ALL_LATE}=1, make test-engines-late, runs them)"
         )
+
+
+@pytest.fixture(params=["at once", "late", "on a device"])
+def way(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Where the engine has its slot ids, and whether they come late (`watching.Way`)."""
+    from .watching import going
+
+    with going(request.param) as way:
+        yield way
 
 
 @pytest.fixture(scope="session")

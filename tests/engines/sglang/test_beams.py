@@ -4,9 +4,11 @@ without it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
+from adapters.device import on_host
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing, Watch
 from sglang.srt.beam_search import fork
 from sglang.srt.beam_search.beam_group import BeamGroup
@@ -15,17 +17,18 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
 from .test_pools import request_
-from .watching import begin, kinds
+from .watching import Way, begin, end, kinds, write_row
 
 PROMPT, BEAMS, SIZE = 20, 3, 128
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
+def watch(way: Way) -> Iterator[Watch]:
     """A watch over eight rows and 128 token slots."""
-    watch = begin(ReqToTokenPool(8, 64, "cpu", False), TokenToKVPoolAllocator(SIZE, torch.bfloat16, "cpu", None, False))
+    allocator = TokenToKVPoolAllocator(SIZE, torch.bfloat16, way.device, None, False)
+    watch = begin(ReqToTokenPool(8, 64, way.device, False), allocator, way)
     yield watch
-    assert not watch.blind
+    end(watch)
 
 
 class Beam:
@@ -38,14 +41,15 @@ class Beam:
             model_config=None, spec_algorithm=None, dllm_enabled=False, max_req_len=64, req_to_token_pool=watch.rows,
             token_to_kv_pool_allocator=watch.kv, tree_cache=None, future_map=None,
         )  # fmt: skip
-        self.group = BeamGroup(beam_width=BEAMS, stop_token_ids=[], max_new_tokens=8, num_return=1, device="cpu")
+        self.group = BeamGroup(
+            beam_width=BEAMS, stop_token_ids=[], max_new_tokens=8, num_return=1, device=watch.kv.device
+        )
         self.group.leader, self.group.prompt_len = self.leader, PROMPT
         watch.san.req_start(owner=rid)
         watch.rows.alloc([self.leader])
         slots = watch.kv.alloc(PROMPT)
         row = self.leader.kv.req_pool_idx
-        with watch.within(Doing("extend", prefix={row: 0})):
-            watch.rows.write((row, slice(0, PROMPT)), slots.to(torch.int32))
+        write_row(watch, row, 0, PROMPT, None, slots)
         self.leader.kv.kv_allocated_len = self.leader.kv.kv_committed_len = PROMPT
         batch, agent = f"extend {rid}", watch.stream()
         watch.san.capture(ROWS, batch=batch, row=row, upto=PROMPT, owner=rid, agent=agent)
@@ -57,11 +61,14 @@ class Beam:
         """One decode of every row; then each row goes on from the history of its parent."""
         kv, rows = self.leader.kv, self.group.all_rows
         slots = self.watch.kv.alloc(BEAMS)
-        self.watch.rows.write((rows, torch.full_like(rows, kv.kv_allocated_len)), slots.to(torch.int32))
+        positions = torch.full_like(rows, kv.kv_allocated_len)
+        batch = SimpleNamespace(req_pool_indices_cpu=on_host(rows), seq_lens_cpu=on_host(positions))
+        with self.watch.within(Doing("decode", batch=batch)):
+            self.watch.rows.write((rows, positions), slots.to(torch.int32))
         kv.kv_allocated_len += 1
         kv.kv_committed_len += 1
         staged = fork.remap_kv_mapping(
-            self.watch.rows.req_to_token, rows, torch.tensor(parents), PROMPT, kv.kv_committed_len
+            self.watch.rows.req_to_token, rows, rows.new_tensor(parents), PROMPT, kv.kv_committed_len
         )
         self.group.pending_orphans.append(fork.StagedOrphans(kv.kv_committed_len, *staged))
 

@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from kvsan.hooks.adapters.sglang.watch import KV, Doing, Watch
@@ -24,7 +23,7 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-from .watching import begin, kinds
+from .watching import Way, begin, end, kinds, write_row
 
 SIZE = 512
 
@@ -36,19 +35,19 @@ def core(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=[1, 16])
-def watch(request: pytest.FixtureRequest, core: str) -> Iterator[Watch]:
+def watch(request: pytest.FixtureRequest, core: str, way: Way) -> Iterator[Watch]:
     """A watch over rows, 512 token slots and the prefix cache."""
     set_global_server_args_for_scheduler(ServerArgs(model_path="dummy", device="cpu"))
     page = int(request.param)
-    own: dict[str, Any] = {"dtype": torch.float32, "device": "cpu", "kvcache": None, "need_sort": False}
+    own: dict[str, Any] = {"dtype": torch.float32, "device": way.device, "kvcache": None, "need_sort": False}
     kv = TokenToKVPoolAllocator(SIZE, **own) if page == 1 else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **own)
-    rows = ReqToTokenPool(8, 256, "cpu", False)
+    rows = ReqToTokenPool(8, 256, way.device, False)
     parts = (ComponentType.FULL,)
     tree = UnifiedRadixCache(CacheInitParams(False, rows, kv, page, tree_components=parts, tree_core_backend=core))
-    watch = begin(rows, kv)
+    watch = begin(rows, kv, way)
     watch.tree = tree
     yield watch
-    assert not watch.blind
+    end(watch)
 
 
 def serve(watch: Watch, rid: str, tokens: list[int]) -> Any:
@@ -82,10 +81,7 @@ def compute(watch: Watch, req: Any) -> None:
     assert watch.rows.alloc([req]) is not None
     row = req.kv.req_pool_idx
     slots = watch.kv.alloc(-(-(end - begin) // watch.page) * watch.page)[: end - begin]
-    with watch.within(Doing("extend", prefix={row: begin})):
-        if prefix is not None:
-            watch.rows.write((row, slice(0, begin)), prefix.to(torch.int32))
-        watch.rows.write((row, slice(begin, end)), slots.to(torch.int32))
+    write_row(watch, row, begin, end, prefix, slots)
     req.kv.kv_allocated_len = req.kv.kv_committed_len = end
     watch.tree.checkpoint(req, up_to=end)
 
@@ -141,7 +137,7 @@ def test_equal_prompts_side_by_side(watch: Watch) -> None:
     first, second = look_up(watch, "a", prompt(1, 2)), look_up(watch, "b", prompt(1, 2))
     compute(watch, first)
     compute(watch, second)
-    assert np.array_equal(cells(watch, first, 0, 64), cells(watch, second, 0, 64))
+    assert torch.equal(cells(watch, first, 0, 64), cells(watch, second, 0, 64))
     finish(watch, first, second)
     settle(watch)
     assert kinds(watch) == []
@@ -154,7 +150,7 @@ def test_an_eviction_for_room(watch: Watch) -> None:
     held = serve(watch, "b", prompt(1, 10))
     before = cells(watch, held, 0, 64)
     watch.tree.evict(EvictParams(num_tokens=64))
-    assert np.array_equal(before, cells(watch, held, 0, 64))
+    assert torch.equal(before, cells(watch, held, 0, 64))
     finish(watch, held)
     settle(watch)
     assert kinds(watch) == []

@@ -20,7 +20,7 @@ from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
 from .test_pools import request_
-from .watching import begin
+from .watching import WAYS, begin
 
 DEVICE, SIZE = "meta", 64
 
@@ -60,7 +60,7 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         if page == 1
         else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
     )
-    watch = begin(decode.DecodeReqToTokenPool(2, SIZE, DEVICE, False, 2), allocator, late=True)
+    watch = begin(decode.DecodeReqToTokenPool(2, SIZE, DEVICE, False, 2), allocator, WAYS["late"])
     watch.readback = Copies()
     yield watch
     assert not watch.blind

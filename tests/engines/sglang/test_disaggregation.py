@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from adapters.device import on_host
 from kvsan.hooks.adapters.sglang import batches, disaggregation
 from kvsan.hooks.adapters.sglang.tables import installed
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing, Watch
@@ -18,19 +19,19 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
 from .test_pools import request_
-from .watching import begin, kinds
+from .watching import Way, begin, end, kinds
 
 SIZE = 64
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+def watch(way: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """A watch over two rows for running requests and four for those to come, and 64 token slots."""
-    rows = decode.DecodeReqToTokenPool(2, SIZE, "cpu", False, 4)
-    watch = begin(rows, TokenToKVPoolAllocator(SIZE, torch.bfloat16, "cpu", None, False))
+    rows = decode.DecodeReqToTokenPool(2, SIZE, way.device, False, 4)
+    watch = begin(rows, TokenToKVPoolAllocator(SIZE, torch.bfloat16, way.device, None, False), way)
     monkeypatch.setattr(decode, "release_kv_cache", lambda req, tree, **named: release(watch, req))
     yield watch
-    assert not watch.blind
+    end(watch)
 
 
 def release(watch: Watch, req: Any) -> None:
@@ -63,7 +64,7 @@ class Arrival:
         watch.san.req_start(owner=rid)
         watch.rows.alloc([self.req])
         slots = watch.kv.alloc(length)
-        watch.san.own(KV, slots.numpy(), owner=rid)
+        watch.san.own(KV, on_host(slots).numpy(), owner=rid)
         watch.rows.write((self.req.kv.req_pool_idx, slice(0, length)), slots.to(torch.int32))
         self.req.kv.kv_allocated_len = length
         self.slots = set(slots.tolist())
@@ -108,7 +109,7 @@ def test_a_row_taken_ahead_that_is_not_given_back(watch: Watch) -> None:
     arrival.arrives()
     row = arrival.req.kv.req_pool_idx
     with watch.within(Doing("release", owner="a")):
-        watch.kv.free(torch.tensor(sorted(arrival.slots)))
+        watch.kv.free(torch.tensor(sorted(arrival.slots), device=watch.kv.device))
     watch.san.req_end(owner="a")
     assert kinds(watch) == ["leak"]
     assert (watch.san.findings[0].pool, watch.san.findings[0].slots) == (ROWS, (row,))

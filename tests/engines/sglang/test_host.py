@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from adapters.device import on_host
 from kvsan.hooks.adapters.sglang import host
 from kvsan.hooks.adapters.sglang.watch import HOST, KV, Doing, Watch
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
@@ -17,8 +18,7 @@ from sglang.srt.mem_cache.l2_transfer import L2Transfer, L2TransferEngine
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.pool_host.base import HostKVCache
 
-from .living import WHEN
-from .watching import begin, kinds
+from .watching import Way, begin, end, kinds
 
 SIZE = 64
 
@@ -38,13 +38,13 @@ class Copies(HostKVCache):
 
     def backup_from_device_all_layer(self, device: Any, host_indices: Any, device_indices: Any, backend: str) -> None:
         """To the host."""
-        self.kv_buffer[host_indices] = device[device_indices]
+        self.kv_buffer[host_indices] = device[device_indices].cpu()
 
     def load_to_device_per_layer(
         self, device: Any, host_indices: Any, device_indices: Any, layer: int, backend: str, **named: Any
     ) -> None:
         """And back."""
-        device[device_indices] = self.kv_buffer[host_indices]
+        device[device_indices] = self.kv_buffer[host_indices].to(device.device)
 
     def get_data_page(self, index: int, flat: bool = True) -> Any:
         """Not used: there is no storage."""
@@ -59,12 +59,11 @@ class Copies(HostKVCache):
         raise NotImplementedError
 
 
-@pytest.fixture(params=WHEN)
-def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
-    """A watch over 64 token slots and 129 slots on the host, with SGLang's own controller and engine; slot ids are
-    there at once, or come late."""
-    device = torch.arange(SIZE + 1, dtype=torch.float32)
-    allocator = TokenToKVPoolAllocator(SIZE, torch.float32, "cpu", device, False)
+@pytest.fixture
+def watch(way: Way) -> Iterator[Watch]:
+    """A watch over 64 token slots and 129 slots on the host, with SGLang's own controller and engine."""
+    device = torch.arange(SIZE + 1, dtype=torch.float32, device=way.device)
+    allocator = TokenToKVPoolAllocator(SIZE, torch.float32, way.device, device, False)
     pool = Copies(
         dtype=torch.float32, device_capacity_tokens=SIZE, size_per_token=4, start_layer=0, end_layer=0,
         host_to_device_ratio=2.0, host_size=0, page_size=1, layout="layer_first", pin_memory=False, device="cpu",
@@ -77,19 +76,18 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
     tree = type("UnifiedRadixCache", (SimpleNamespace,), {})(
         cache_controller=controller, token_to_kv_pool_allocator=allocator, buffer_pipeline=None, sidecar_pool_specs=[]
     )
-    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator, late=request.param == "late")
+    watch = begin(ReqToTokenPool(4, SIZE, way.device, False), allocator, way)
     watch.tree, watch.host = tree, host.watched(tree)
     assert host.obstacle(watch, watch.host) is None
     host.declare(watch, watch.host)
     yield watch
-    watch.san.settle()
-    assert not watch.blind
+    end(watch)
 
 
 def cached(watch: Watch, count: int) -> torch.Tensor:
     """Token slots that a node of the cache holds."""
     slots = watch.kv.alloc(count).clone()
-    ids = slots.numpy().copy()
+    ids = on_host(slots).numpy().copy()
     watch.san.own(KV, ids, owner="a")
     watch.hold(ids, watch.node_number("7"))
     watch.node_slots["7"] = count

@@ -17,16 +17,21 @@ from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
 from .interpreted import interpret
 from .test_pools import request_
-from .watching import begin, kinds
+from .watching import Way, begin, kinds
+from .watching import end as ended
+from .watching import settle as settle_ids
 
 SIZE = 128
 
 
+pytestmark = pytest.mark.parametrize("way", ["late", "on a device"], indirect=True)
+
+
 @pytest.fixture(params=[1, 16])
-def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    """A watch over four rows and 128 token slots, whose ids come late; kernels do what they do on a GPU."""
+def watch(request: pytest.FixtureRequest, way: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """A watch over four rows and 128 token slots; kernels do what they do on a GPU."""
     page = int(request.param)
-    common = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": None, "need_sort": False}
+    common = {"dtype": torch.bfloat16, "device": way.device, "kvcache": None, "need_sort": False}
     allocator = (
         TokenToKVPoolAllocator(SIZE, **common)
         if page == 1
@@ -40,11 +45,10 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(allocation, "support_triton", lambda backend: True)
     monkeypatch.setattr(allocation, "get_last_loc", allocation.get_last_loc_torch)
     monkeypatch.setattr(allocation, "evict_from_tree_cache", lambda tree, count: None)
-    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator, late=True)
+    watch = begin(ReqToTokenPool(4, SIZE, way.device, False), allocator, way)
     watch.ahead = True
     yield watch
-    watch.san.settle()
-    assert not watch.blind
+    ended(watch)
 
 
 class Row:
@@ -74,6 +78,12 @@ class Row:
         self.watch.san.req_end(owner=self.rid)
 
 
+def both(watch: Watch, *tensors: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Each where the slots are, and on the host."""
+    for each in tensors:
+        yield from (each.to(watch.kv.device), each)
+
+
 def extend(watch: Watch, rows: list[Row], counts: list[int]) -> None:
     """SGLang's own for a batch of chunks: slots, then the kernel that writes prefixes and slots into rows. What has no
     prefix has none on the host, whatever the device."""
@@ -83,12 +93,11 @@ def extend(watch: Watch, rows: list[Row], counts: list[int]) -> None:
     if watch.page == 1:
         slots = watch.kv.alloc(sum(counts))
     else:
-        last = torch.cat([each[-1:] if each.numel() else torch.tensor([-1]) for each in prefixes])
-        slots = watch.kv.alloc_extend(before, before, before + new, before + new, last, sum(counts))
+        none = torch.tensor([-1], device=watch.kv.device)
+        last = torch.cat([each[-1:] if each.numel() else none for each in prefixes])
+        slots = watch.kv.alloc_extend(*both(watch, before, before + new), last, sum(counts))
     numbers = torch.tensor([row.number for row in rows])
-    allocation.write_cache_indices(
-        slots, numbers, numbers, before, before, before + new, before + new, new, new, prefixes, watch.rows
-    )
+    allocation.write_cache_indices(slots, *both(watch, numbers, before, before + new, new), prefixes, watch.rows)
     for row, count in zip(rows, counts, strict=True):
         row.length += count
 
@@ -102,9 +111,9 @@ def decode(watch: Watch, rows: list[Row]) -> None:
         slots = watch.kv.alloc(len(rows))
     else:
         last = torch.cat([row.slots[-1:] for row in rows])
-        slots = watch.kv.alloc_decode(lengths + 1, lengths + 1, last)
+        slots = watch.kv.alloc_decode(*both(watch, lengths + 1), last)
     with watch.within(Doing("decode", batch=batch)):
-        watch.rows.write((numbers, lengths), slots.to(torch.int32))
+        watch.rows.write((numbers.to(slots.device), lengths.to(slots.device)), slots.to(torch.int32))
     for row in rows:
         row.length += 1
 
@@ -113,13 +122,15 @@ def reserve(watch: Watch, rows: list[Row], counts: list[int]) -> None:
     """SGLang's own: slots for each row ahead of what will be accepted."""
     begins = torch.tensor([max(row.length, row.ends) for row in rows])
     ends = begins + torch.tensor(counts)
+    there = watch.kv.device
     for row in rows:
         row.req.kv.kv_allocated_len = 0
     tree: Any = SimpleNamespace(token_to_kv_pool_allocator=watch.kv, supports_prefix_sharing=lambda: False)
     allocation.alloc_for_spec_decode(
-        tree, watch.rows, reqs=[row.req for row in rows], req_pool_indices=torch.tensor([row.number for row in rows]),
-        cur_kv_lens=begins, cur_kv_lens_cpu=begins, nxt_kv_lens=ends, nxt_kv_lens_cpu=ends,
-        num_needed_tokens=sum(counts), batch=SimpleNamespace(hisparse_coordinator=None, device="cpu"),
+        tree, watch.rows, reqs=[row.req for row in rows],
+        req_pool_indices=torch.tensor([row.number for row in rows], device=there),
+        cur_kv_lens=begins.to(there), cur_kv_lens_cpu=begins, nxt_kv_lens=ends.to(there), nxt_kv_lens_cpu=ends,
+        num_needed_tokens=sum(counts), batch=SimpleNamespace(hisparse_coordinator=None, device=there),
     )  # fmt: skip
     for row, end in zip(rows, ends.tolist(), strict=True):
         row.ends = end
@@ -151,7 +162,7 @@ def test_rows_that_kernels_write(watch: Watch) -> None:
     capture(watch, [one, two, three])
     reserve(watch, [one, two], [8, 3])
     capture(watch, [one, two])
-    watch.san.settle()
+    settle_ids(watch)
     cells = watch.san.tracker.state.tables[ROWS]
     for row in (one, two, three):
         assert cells.get(row.number).slots[: row.slots.numel()].tolist() == row.slots.tolist()

@@ -9,30 +9,31 @@ from typing import Any
 
 import pytest
 import torch
+from adapters.device import on_host
 from kvsan.hooks.adapters.sglang import tree
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing, Watch
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
-from .watching import begin, kinds
+from .watching import Way, begin, end, kinds
 
 SIZE = 64
 
 
 @pytest.fixture(params=[1, 16])
-def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
+def watch(request: pytest.FixtureRequest, way: Way) -> Iterator[Watch]:
     """A watch over a row pool and an allocator of 64 slots."""
     page = int(request.param)
-    common = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": None, "need_sort": False}
+    common = {"dtype": torch.bfloat16, "device": way.device, "kvcache": None, "need_sort": False}
     allocator = (
         TokenToKVPoolAllocator(SIZE, **common)
         if page == 1
         else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
     )
-    watch = begin(ReqToTokenPool(4, 128, "cpu", False), allocator)
+    watch = begin(ReqToTokenPool(4, 128, way.device, False), allocator, way)
     yield watch
-    assert not watch.blind
+    end(watch)
 
 
 def request_(rid: str) -> Any:
@@ -49,7 +50,7 @@ def request_(rid: str) -> Any:
 def take(watch: Watch, count: int, owner: str) -> torch.Tensor:
     """Slots for an owner, as prefill takes them: first the slots, then who they are for."""
     slots = watch.kv.alloc(count)
-    watch.san.own(KV, slots.numpy(), owner=owner)
+    watch.san.own(KV, on_host(slots).numpy(), owner=owner)
     watch.live.add(owner)
     return slots.clone()
 
@@ -141,9 +142,9 @@ def proxy(module: Any, **other: Any) -> Any:
 def test_an_eviction_gives_back_what_the_tree_holds(watch: Watch) -> None:
     slots = take(watch, 32, "a")
     number = watch.node_number("7")
-    watch.node_of[slots.numpy()] = number
+    watch.node_of[on_host(slots).numpy()] = number
     watch.node_slots["7"] = 32
-    watch.san.insert(KV, slots.numpy(), node="7", owner="a")
+    watch.san.insert(KV, on_host(slots).numpy(), node="7", owner="a")
     with watch.within(Doing("evict")):
         watch.kv.free_segment(slots, start_pos=0)
     watch.san.req_end(owner="a")
@@ -154,7 +155,7 @@ def test_an_eviction_gives_back_what_the_tree_holds(watch: Watch) -> None:
 
 def test_a_sharer_that_gives_back_what_the_tree_holds(watch: Watch) -> None:
     slots = take(watch, 32, "a")
-    ids = slots.numpy().copy()
+    ids = on_host(slots).numpy().copy()
     watch.hold(ids, watch.node_number("7"))
     watch.node_slots["7"] = 32
     watch.san.insert(KV, ids, node="7", owner="a")
@@ -170,9 +171,9 @@ def test_a_sharer_that_gives_back_what_the_tree_holds(watch: Watch) -> None:
 def test_a_match_that_ends_inside_a_node(watch: Watch, domain: str | None, found: list[str]) -> None:
     """The lookup splits the node off, so that the handle it gives was never inserted."""
     slots = take(watch, 32, "a")
-    watch.hold(slots.numpy(), watch.node_number("7"))
+    watch.hold(on_host(slots).numpy(), watch.node_number("7"))
     watch.node_slots["7"] = 32
-    watch.san.insert(KV, slots.numpy(), node="7", owner="a")
+    watch.san.insert(KV, on_host(slots).numpy(), node="7", owner="a")
     watch.tree = object()
     req = SimpleNamespace(rid="b", last_node=99, extra_key=domain, cache_salt=None)
     reader = tree.prefix_device_indices(watch, watch.tree, req)

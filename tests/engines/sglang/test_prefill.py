@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from adapters.device import on_host
 from kvsan.hooks.adapters.sglang import disaggregation
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, WINDOW, Watch
 from sglang.srt.disaggregation import prefill, utils
@@ -26,7 +27,8 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from .test_cache import SIZE, compute, core, finish, look_up, prompt, settle, watch
 from .test_window import Row
 from .test_window import watch as windowed
-from .watching import begin, kinds
+from .watching import Way, begin, kinds
+from .watching import settle as settle_ids
 
 __all__ = ["core", "watch", "windowed"]
 
@@ -149,8 +151,8 @@ def test_a_release_while_the_other_side_reads(server: Server, watch: Watch, poll
 
 
 @pytest.mark.parametrize("polled", [True, False])
-def test_what_is_sent_is_written_again(server: Server, watch: Watch, polled: bool) -> None:
-    server.watch = watch = at_level_full(watch)
+def test_what_is_sent_is_written_again(server: Server, watch: Watch, way: Way, polled: bool) -> None:
+    server.watch = watch = at_level_full(watch, way)
     slots = server.sends(server.computes("a", 1, 2))
     if polled:
         server.process_disagg_prefill_inflight_queue()
@@ -175,8 +177,8 @@ def test_a_window_that_moves_on_while_the_other_side_reads_it(
     row.req.__dict__.update(
         disagg_kv_sender=sender, start_send_idx=0, disagg_decode_prefix_len=0, origin_input_ids=[0] * 64, extend_end=64
     )
-    windowed.san.settle()  # from here on the shadow knows the map
-    slots = set(windowed.window.mapped(row.slots[32:].numpy()).tolist())
+    settle_ids(windowed)  # from here on the shadow knows the map
+    slots = set(windowed.window.mapped(on_host(row.slots[32:]).numpy()).tolist())
     assert len(slots) == 32
     server.send_kv_chunk(row.req, last_chunk=True)
     row.slide(0, 32)
@@ -230,6 +232,7 @@ def test_a_request_that_nobody_takes(
         monkeypatch.setattr(prefill, "release_kv_cache", lambda *args, **named: None)
     server.process_disagg_prefill_inflight_queue()
     assert watch.live == set()
+    settle_ids(watch)
     found = {(each.kind, each.pool, each.slots) for each in watch.san.findings if each.pool == ROWS}
     assert found == (set() if gives_back else {("leak", ROWS, (row,))})
     assert (kinds(watch) == []) is gives_back
@@ -255,11 +258,11 @@ def test_a_request_that_is_computed_again(server: Server, watch: Watch) -> None:
 @pytest.mark.parametrize("sender_class", [CommonKVSender, NixlKVSender])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_send_while_a_forward_computes_what_it_reads(
-    server: Server, watch: Watch, overlap: bool, sender_class: type
+    server: Server, watch: Watch, way: Way, overlap: bool, sender_class: type
 ) -> None:
     """A cached prefix is sent before a request's own forward; its event says when the forward before has ended.
     SGLang's sender for NIXL drops the event."""
-    server.watch = watch = at_level_full(watch)
+    server.watch = watch = at_level_full(watch, way)
     watch.streams[id(server.forward_stream)] = "fwd"
     manager = SimpleNamespace(
         kv_shard_size=1, enable_all_cp_ranks_for_transfer=False, is_dummy_cp_rank=False,
@@ -273,8 +276,8 @@ def test_a_send_while_a_forward_computes_what_it_reads(
         _early_send_wait_event=None, _transfer_num_kv_indices=0, _transfer_num_state_indices=0,
     )  # fmt: skip
     req = server.prepares("a", prompt(1, 2), sender)
-    slots = watch.rows.req_to_token[req.kv.req_pool_idx, :64].long().numpy()
-    watch.san.write(KV, slots, agent="fwd")
+    slots = watch.rows.req_to_token[req.kv.req_pool_idx, :64].tolist()
+    watch.san.write(KV, np.array(slots), agent="fwd")
     if overlap:
         req.prefix_len, req.host_hit_length = 64, 0
         server.maybe_send_cached_prefix_chunk(req)
@@ -285,12 +288,12 @@ def test_a_send_while_a_forward_computes_what_it_reads(
     assert kinds(watch) == ([] if waits else ["race"])
     if not waits:
         finding = watch.san.findings[0]
-        assert (finding.pool, set(finding.slots)) == (KV, set(slots.tolist()))
+        assert (finding.pool, set(finding.slots)) == (KV, set(slots))
 
 
-def at_level_full(watch: Watch) -> Watch:
+def at_level_full(watch: Watch, way: Way) -> Watch:
     """The same pools, watched at level full."""
     tree = watch.tree
-    watch = begin(watch.rows, watch.kv, level="full")
+    watch = begin(watch.rows, watch.kv, way, level="full")
     watch.tree = tree
     return watch

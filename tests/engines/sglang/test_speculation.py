@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from adapters.device import kernel
 from kvsan.hooks.adapters.sglang import batches, speculation
 from kvsan.hooks.adapters.sglang.rows import tell_record
 from kvsan.hooks.adapters.sglang.watch import KV, Doing, Watch
@@ -22,27 +23,28 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from . import cpu_speculation
 from .test_pools import request_
-from .watching import begin, kinds
+from .watching import Way, begin, end, kinds, settle, write_row
 
 SIZE = 128
 
 
 @pytest.fixture(params=[1, 16])
-def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+def watch(request: pytest.FixtureRequest, way: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """A watch over four rows and 128 token slots, without a prefix cache."""
     page = int(request.param)
-    common = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": None, "need_sort": False}
+    common = {"dtype": torch.bfloat16, "device": way.device, "kvcache": None, "need_sort": False}
     allocator = (
         TokenToKVPoolAllocator(SIZE, **common)
         if page == 1
         else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
     )
-    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator, level="full")
+    watch = begin(ReqToTokenPool(4, SIZE, way.device, False), allocator, way, level="full")
     watch.ahead = True
     monkeypatch.setattr(allocation, "get_last_loc", allocation.get_last_loc_torch)  # else a setting of the server says
     monkeypatch.setattr(allocation, "evict_from_tree_cache", lambda tree, count: None)
+    monkeypatch.setattr(allocation, "assign_req_to_token_pool_cpu", kernel(allocation.assign_req_to_token_pool_cpu))
     yield watch
-    assert not watch.blind
+    end(watch)
 
 
 class Row:
@@ -56,11 +58,10 @@ class Row:
         if watch.page == 1:
             slots = watch.kv.alloc(prompt)
         else:
-            none, all_ = torch.tensor([0]), torch.tensor([prompt])
-            slots = watch.kv.alloc_extend(none, none, all_, all_, torch.tensor([-1]), prompt)
-        row = self.req.kv.req_pool_idx
-        with watch.within(Doing("extend", prefix={row: 0})):
-            watch.rows.write((row, slice(0, prompt)), slots.to(torch.int32))
+            none, all_, last = (torch.tensor([number]) for number in (0, prompt, -1))
+            there = watch.kv.device
+            slots = watch.kv.alloc_extend(none.to(there), none, all_.to(there), all_, last.to(there), prompt)
+        write_row(watch, self.req.kv.req_pool_idx, 0, prompt, None, slots)
         self.req.kv.kv_allocated_len = self.req.kv.kv_committed_len = self.committed = prompt
         self.req.kv.cache_protected_len = 0
 
@@ -94,12 +95,13 @@ def reserve(watch: Watch, rows: list[Row], counts: list[int]) -> None:
     begins = [row.req.kv.kv_allocated_len for row in rows]
     ends = [begin + count for begin, count in zip(begins, counts, strict=True)]
     tree: Any = SimpleNamespace(token_to_kv_pool_allocator=watch.kv, supports_prefix_sharing=lambda: False)
+    there = watch.kv.device
     allocation.alloc_for_spec_decode(
         tree, watch.rows, reqs=[row.req for row in rows],
-        req_pool_indices=torch.tensor([row.req.kv.req_pool_idx for row in rows]),
-        cur_kv_lens=torch.tensor(begins), cur_kv_lens_cpu=torch.tensor(begins),
-        nxt_kv_lens=torch.tensor(ends), nxt_kv_lens_cpu=torch.tensor(ends), num_needed_tokens=sum(counts),
-        batch=SimpleNamespace(hisparse_coordinator=None, device="cpu"),
+        req_pool_indices=torch.tensor([row.req.kv.req_pool_idx for row in rows], device=there),
+        cur_kv_lens=torch.tensor(begins, device=there), cur_kv_lens_cpu=torch.tensor(begins),
+        nxt_kv_lens=torch.tensor(ends, device=there), nxt_kv_lens_cpu=torch.tensor(ends),
+        num_needed_tokens=sum(counts), batch=SimpleNamespace(hisparse_coordinator=None, device=there),
     )  # fmt: skip
 
 
@@ -146,10 +148,12 @@ def test_a_reservation_that_does_not_reach_the_row(watch: Watch, monkeypatch: py
 def test_a_draft_models_own_table(watch: Watch) -> None:
     row = Row(watch, "a", 16)
     other = torch.zeros_like(watch.rows.req_to_token)
+    settle(watch)
     before = watch.san.events
-    index = torch.tensor([row.req.kv.req_pool_idx])
-    begin, end = torch.tensor([0]), torch.tensor([16])
-    allocation.assign_req_to_token_pool_func(index, other, begin, end, row.slots, 1)
+    numbers = (torch.tensor([number], device=watch.kv.device) for number in (row.req.kv.req_pool_idx, 0, 16))
+    index, *piece = numbers
+    allocation.assign_req_to_token_pool_func(index, other, *piece, row.slots, 1)
+    settle(watch)
     assert watch.san.events == before
     row.finish()
     assert kinds(watch) == []
@@ -162,6 +166,7 @@ def test_rows_alone(watch: Watch) -> None:
     reserve(watch, [row], [16])
     watch.slots = True
     row.committed += 16
+    settle(watch)
     assert watch.san.tracker.state.tables["rows"].get(row.req.kv.req_pool_idx).length == 32
 
 
@@ -170,11 +175,12 @@ def verify(watch: Watch, rows: list[Row], drafts: int, *, known: bool = True) ->
     window = torch.cat([row.slots[row.committed : row.committed + drafts] for row in rows])
     lengths = torch.tensor([row.committed for row in rows])
     numbers = torch.tensor([row.req.kv.req_pool_idx for row in rows])
+    there = watch.kv.device
     return SimpleNamespace(
         reqs=[row.req for row in rows], forward_mode=ForwardMode.TARGET_VERIFY, forward_iter=7,
-        req_to_token_pool=watch.rows, req_pool_indices=numbers, req_pool_indices_cpu=numbers, seq_lens=lengths,
-        seq_lens_cpu=lengths if known else None, spec_info=SimpleNamespace(draft_token_num=drafts),
-        out_cache_loc=window,
+        req_to_token_pool=watch.rows, req_pool_indices=numbers.to(there), req_pool_indices_cpu=numbers,
+        seq_lens=lengths.to(there), seq_lens_cpu=lengths if known else None, out_cache_loc=window,
+        spec_info=SimpleNamespace(draft_token_num=drafts),
     )  # fmt: skip
 
 
@@ -213,15 +219,15 @@ def test_a_draft_stands_where_nobody_holds_a_slot(watch: Watch, known: bool) -> 
 def moved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[int]]]:
     """Where keys and values were moved to, and from where, in plain torch."""
     for module in (cache_locs, spec_utils):  # 0.5.22 calls it from the latter
-        monkeypatch.setattr(module, "assign_extend_cache_locs_cpu", cpu_speculation.locations, raising=False)
-    monkeypatch.setattr(eagle, "fill_accept_out_cache_loc_cpu", cpu_speculation.accepted_locations)
+        monkeypatch.setattr(module, "assign_extend_cache_locs_cpu", kernel(cpu_speculation.locations), raising=False)
+    monkeypatch.setattr(eagle, "fill_accept_out_cache_loc_cpu", kernel(cpu_speculation.accepted_locations))
     return []
 
 
 def accept(watch: Watch, batch: Any, index: list[list[int]], moved: list[tuple[list[int], list[int]]]) -> None:
     """SGLang's own: accepted drafts go to the front of their request's slots."""
     keys = SimpleNamespace(move_kv_cache=lambda target, source: moved.append((target.tolist(), source.tolist())))
-    accepted = torch.tensor(index)
+    accepted = torch.tensor(index, device=watch.kv.device)
     spec_utils.move_accept_tokens_to_target_kvcache(
         batch, accepted, (accepted >= 0).sum(dim=1) - 1, SimpleNamespace(get_kvcache=lambda: keys)
     )
@@ -231,8 +237,10 @@ def test_accepted_drafts_move(watch: Watch, moved: list[tuple[list[int], list[in
     one, two = Row(watch, "a", 16), Row(watch, "b", 16)
     reserve(watch, [one, two], [16, 16])
     batch = verify(watch, [one, two], 4)
+    settle(watch)
     before = watch.san.events
     accept(watch, batch, [[0, 2, -1], [4, 5, 6]], moved)
+    settle(watch)
     assert watch.san.events == before + 2  # one read, one write
     a, b = one.slots[16:20].tolist(), two.slots[16:20].tolist()
     assert moved == [([*a[:2], *b[:3], 0], [a[0], a[2], *b[:3], 0])]

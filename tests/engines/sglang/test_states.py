@@ -19,52 +19,46 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.common import release_kv_cache
-from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
+from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool, MambaPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from .living import WHEN
-from .watching import begin, kinds
+from .watching import Way, begin, end, kinds, write_row
 
 TOKENS = 64
-
-
-@pytest.fixture(params=WHEN)
-def late(request: pytest.FixtureRequest) -> bool:
-    """Do slot ids come late?"""
-    return bool(request.param == "late")
 
 
 LAZY = "with a buffer that is filled when it must be"
 
 
 @pytest.fixture(params=["one state", "with a buffer of past states", LAZY])
-def watch(request: pytest.FixtureRequest, late: bool) -> Iterator[Watch]:
+def watch(request: pytest.FixtureRequest, way: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """A watch over SGLang's pools and prefix cache for a model with recurrent states (level full)."""
     buffered, lazy = request.param != "one state", request.param == LAZY
     configure()
+    monkeypatch.setattr(MambaPool, "_should_fuse_slot_ops", lambda self: False)  # else a kernel copies, on a device
     shape = Mamba2StateShape.create(
         tp_world_size=1, intermediate_size=32, n_groups=1, num_heads=2, head_dim=16, state_size=16, conv_kernel=4
     )
     rows = HybridReqToTokenPool(
-        size=8, mamba_size=20, mamba_spec_state_size=8, max_context_len=256, device="cpu", enable_memory_saver=False,
+        size=8, mamba_size=20, mamba_spec_state_size=8, max_context_len=256, device=way.device,
+        enable_memory_saver=False,
         cache_params=Mamba2CacheParams(shape=shape, layers=[0]), mamba_layer_ids=[0],
         enable_mamba_extra_buffer=buffered, enable_mamba_extra_buffer_lazy=lazy,
     )  # fmt: skip
-    allocator = TokenToKVPoolAllocator(512, torch.float32, "cpu", None, False)
+    allocator = TokenToKVPoolAllocator(512, torch.float32, way.device, None, False)
     parts = (ComponentType.FULL, ComponentType.MAMBA)
     parameters = CacheInitParams(False, rows, allocator, 1, tree_components=parts, enable_mamba_extra_buffer=buffered)
     tree = UnifiedRadixCache(parameters)
-    watch = begin(rows, allocator, late=late, level="full")
+    watch = begin(rows, allocator, way, level="full")
     watch.tree = tree
     watch.states = states.watched(rows)
     assert states.obstacle(watch.states) is None
     states.declare(watch, watch.states)
     yield watch
-    watch.san.settle()
-    assert not watch.blind
+    end(watch)
 
 
 def configure() -> None:
@@ -109,10 +103,7 @@ def prefill(watch: Watch, req: Any) -> None:
         watch.rows.copy_mamba_state(req.kv.mamba_cow_src_index, req.kv.mamba_pool_idx.unsqueeze(0))
     slots = watch.kv.alloc(TOKENS - begin)
     row = req.kv.req_pool_idx
-    with watch.within(Doing("extend", prefix={row: begin})):
-        if prefix is not None:
-            watch.rows.write((row, slice(0, begin)), prefix.to(torch.int32))
-        watch.rows.write((row, slice(begin, TOKENS)), slots.to(torch.int32))
+    write_row(watch, row, begin, TOKENS, prefix, slots)
     req.kv.kv_allocated_len = req.kv.kv_committed_len = TOKENS
     if watch.rows.enable_mamba_extra_buffer:
         req.kv.mamba_last_track_seqlen = TOKENS
@@ -327,7 +318,7 @@ def test_a_session_takes_over_the_states_of_its_first_turn(watch: Watch, giver: 
     requests.hand_over(watch, "a", "session:s", req.kv, None)
     own = holds(req)
     with watch.within(Doing("session", owner=giver)):
-        watch.states.allocator.free(torch.tensor(sorted(own)))
+        watch.states.allocator.free(torch.tensor(sorted(own), device=watch.kv.device))
     assert kinds(watch) == ([] if giver == "session:s" else ["free_not_owner"])
     if giver == "a":
         finding = watch.san.findings[0]

@@ -10,43 +10,43 @@ from typing import Any
 
 import pytest
 import torch
+from adapters.device import on_host
 from kvsan.hooks.adapters.sglang import window
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, WINDOW, Doing, Slots, Watch
 from sglang.kernels.ops.memory import allocator as kernels
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
-from sglang.srt.mem_cache import allocation
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
 from .interpreted import interpret
-from .living import WHEN
 from .test_pools import request_
-from .watching import begin, kinds
+from .watching import Way, begin, kinds, write_row
+from .watching import end as ended
+from .watching import settle as settle_ids
 
 SIZE, SIZE_SWA, PAGE = 128, 96, 16
 
 
-@pytest.fixture(params=[(page, when) for page in (1, PAGE) for when in WHEN], ids=str)
-def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+@pytest.fixture(params=[1, PAGE])
+def watch(request: pytest.FixtureRequest, way: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """A watch over rows, 128 token slots and 96 window slots, which attention reads too (level full). Slot ids that are
     late come when a test settles (`kinds`)."""
-    page, when = request.param
+    page = request.param
     pool = SWAKVPool(
         size=SIZE, size_swa=SIZE_SWA, page_size=page, dtype=torch.float32, head_num=1, head_dim=4,
-        swa_attention_layer_ids=[0], full_attention_layer_ids=[1], device="cpu",
+        swa_attention_layer_ids=[0], full_attention_layer_ids=[1], device=way.device,
     )  # fmt: skip
-    allocator = SWATokenToKVPoolAllocator(SIZE, SIZE_SWA, page, torch.float32, "cpu", pool, need_sort=False)
-    watch = begin(
-        ReqToTokenPool(4, SIZE, "cpu", False), allocator.full_attn_allocator, late=when == "late", level="full"
-    )
+    allocator = SWATokenToKVPoolAllocator(SIZE, SIZE_SWA, page, torch.float32, way.device, pool, need_sort=False)
+    watch = begin(ReqToTokenPool(4, SIZE, way.device, False), allocator.full_attn_allocator, way, level="full")
     watch.window = window.watched(allocator)
     window.declare(watch, watch.window)
     watch.tree = SimpleNamespace(tree_components=())
     assert window.obstacle(watch.window) is None
-    monkeypatch.setattr(allocation, "attention_backends", lambda: ("torch_native", "torch_native"))
+    if way.device != "cpu":
+        on_a_gpu(monkeypatch)
     yield watch
-    assert not watch.blind
+    ended(watch)
 
 
 class Row:
@@ -69,18 +69,22 @@ class Row:
         """The window slots that they map."""
         return self.allocator.full_to_swa_index_mapping[self.slots]
 
+    def numbers(self, *numbers: int) -> torch.Tensor:
+        """Where the slots are."""
+        return torch.tensor(numbers, device=self.allocator.device)
+
     def extend(self, count: int) -> None:
         """Prefills `count` tokens."""
         before, after = torch.tensor([self.length]), torch.tensor([self.length + count])
         if self.allocator.page_size == 1:
             slots = self.allocator.alloc(count)
         else:
-            last = self.slots[-1:] if self.length else torch.tensor([-1])
-            slots = self.allocator.alloc_extend(before, before, after, after, last, count)
-        row, new = torch.tensor([self.req.kv.req_pool_idx]), torch.tensor([count])
-        allocation.write_cache_indices(
-            slots, row, row, before, before, after, after, new, new, [self.slots], self.watch.rows
-        )
+            last = self.slots[-1:] if self.length else self.numbers(-1)
+            slots = self.allocator.alloc_extend(
+                self.numbers(self.length), before, self.numbers(self.length + count), after, last, count
+            )
+        prefix = self.slots if self.length else None
+        write_row(self.watch, self.req.kv.req_pool_idx, self.length, self.length + count, prefix, slots)
         self._computed(slots, count)
 
     def decode(self) -> None:
@@ -89,16 +93,16 @@ class Row:
         if self.allocator.page_size == 1:
             slots = self.allocator.alloc(1)
         else:
-            slots = self.allocator.alloc_decode(after, after, self.slots[-1:])
-        where = (torch.tensor([self.req.kv.req_pool_idx]), torch.tensor([self.length]))
-        batch = SimpleNamespace(req_pool_indices_cpu=where[0], seq_lens_cpu=where[1])
+            slots = self.allocator.alloc_decode(self.numbers(self.length + 1), after, self.slots[-1:])
+        where = (self.numbers(self.req.kv.req_pool_idx), self.numbers(self.length))
+        batch = SimpleNamespace(req_pool_indices_cpu=on_host(where[0]), seq_lens_cpu=on_host(where[1]))
         with self.watch.within(Doing("decode", batch=batch)):
             self.watch.rows.write(where, slots.to(torch.int32))
         self._computed(slots, 1)
 
     def _computed(self, slots: torch.Tensor, count: int) -> None:
         self.length += count
-        keys = torch.zeros(count, 1, 4)
+        keys = torch.zeros(count, 1, 4, device=slots.device)
         locations = SimpleNamespace(loc=slots, swa_loc=self.allocator.translate_loc_from_full_to_swa(slots))
         window_pool = self.allocator.get_kvcache()
         window_pool.set_kv_buffer(SimpleNamespace(layer_id=0), _write_loc(locations), keys, keys)
@@ -116,10 +120,10 @@ class Row:
         table = self.watch.rows.req_to_token
         if translated:
             table = pool.translate_loc_from_full_to_swa(table.to(torch.int64))
-        query = torch.zeros(1, 1, 4)
+        query = torch.zeros(1, 1, 4, device=table.device)
         backend._run_sdpa_forward_decode(
             query, torch.empty_like(query), pool.get_key_buffer(0), pool.get_value_buffer(0), table,
-            torch.tensor([self.req.kv.req_pool_idx]), torch.tensor([self.length]),
+            self.numbers(self.req.kv.req_pool_idx), self.numbers(self.length),
         )  # fmt: skip
 
     def finish(self, dead: int = 0) -> None:
@@ -144,7 +148,7 @@ def settle(watch: Watch) -> None:
     watch.san.idle()
     watch.san.count(KV, available=allocator.full_available_size(), total=SIZE)
     watch.san.count(WINDOW, available=allocator.swa_available_size(), total=SIZE_SWA)
-    watch.san.settle()
+    settle_ids(watch)
     assert watch.window.map.tolist() == allocator.full_to_swa_index_mapping[:-1].tolist()
 
 
@@ -311,7 +315,7 @@ def test_writes_that_nobody_tells(watch: Watch, monkeypatch: pytest.MonkeyPatch)
 
 def test_ids_that_no_token_slot_has(watch: Watch) -> None:
     """A device must not be asked for their entries: it would end the engine."""
-    ids = torch.tensor([-7, 0, SIZE + watch.page - 1, SIZE + watch.page, 10**12])
+    ids = Row(watch, "a").numbers(-7, 0, SIZE + watch.page - 1, SIZE + watch.page, 10**12)
     assert watch.window.look_up(ids).tolist() == [0, 0, 0, -1, -1]
     assert watch.window.look_up(ids[:2].to(torch.int32)).tolist() == [0, 0]
 
@@ -364,7 +368,7 @@ def test_an_eviction_gives_both_halves_back(watch: Watch) -> None:
     end(row)
     with watch.within(Doing("evict")):
         watch.window.allocator.free_swa_segment(slots[:32], start_pos=0)  # the node becomes a tombstone first
-    watch.san.settle()
+    settle_ids(watch)
     assert "7" in watch.node_numbers
     with watch.within(Doing("evict")):
         watch.window.allocator.full_attn_allocator.free_segment(slots, start_pos=0)
