@@ -220,3 +220,33 @@ def test_readback(device: Device) -> None:
     device.capturing = True
     with pytest.raises(RuntimeError, match="while a device graph is captured"):
         Readback(NAME).copy(tensor)
+
+
+# -- the same of the device that is imitated, where there is one
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+UNNOTICED = {"an event", "to memory that is not pinned", "from a list"}
+"""What torch's own alarm does not ring for, or what names the other device."""
+
+
+@on_a_gpu
+@pytest.mark.parametrize("what", TWO)
+def test_cuda_refuses_the_same(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "there", lambda *numbers: torch.tensor(numbers, dtype=torch.int64, device="cuda"))
+    refused, allowed = TWO[what]
+    with pytest.raises(RuntimeError, match="device"):
+        refused()
+    allowed()
+
+
+@on_a_gpu
+@pytest.mark.parametrize("what", sorted(WAITS.keys() - UNNOTICED))
+def test_cuda_makes_the_host_wait_for_the_same(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = {numbers: torch.tensor(numbers, device="cuda") for numbers in ((1,), (1, 0), (1, 1), (1, 2), (3, 4))}
+    monkeypatch.setitem(globals(), "there", lambda *numbers: ready[numbers])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            WAITS[what]()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
