@@ -16,7 +16,7 @@ from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
-from .watching import Way, begin, end, kinds
+from .watching import WAYS, Way, begin, end, kinds
 
 SIZE = 64
 
@@ -247,7 +247,7 @@ def test_an_exhausted_pool_hands_out_nothing(watch: Watch) -> None:
 def test_lists_of_free_slots_are_not_kept_for_slot_ids_that_come_late() -> None:
     """Each free makes a new one, on a device as large as what is free: many, where all requests are taken back."""
     allocator = TokenToKVPoolAllocator(SIZE, torch.bfloat16, "cpu", None, False)
-    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator, late=True)
+    watch = begin(ReqToTokenPool(4, SIZE, "cpu", False), allocator, WAYS["late"])
     lists = []
     for slots in [allocator.alloc(1) for _ in range(4)]:
         allocator.free(slots)
