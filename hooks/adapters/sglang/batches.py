@@ -110,24 +110,46 @@ def process(watch: Watch, scheduler: Any, batch: Any, result: Any, *args: Any, *
 # -- streams and events
 
 
+class _Order(threading.local):
+    """Is the thread in a call whose order is told already? CUDA's `wait_stream` is made of a record and a wait, its
+    `wait_event` of another wait."""
+
+    told = False
+
+
+_order = _Order()
+
+
+def _told_already() -> Reading:
+    _order.told = True
+    try:
+        yield
+    finally:
+        _order.told = False
+
+
 def wait_stream(watch: Watch, stream: Any, other: Any) -> Reading:
     """`stream.wait_stream(other)`."""
     before, after = watch.stream_name(other), watch.stream_name(stream)
     event = f"{before} for {after}"
     watch.san.record(event=event, agent=before)
     watch.san.wait(event=event, agent=after)
-    yield
+    yield from _told_already()
 
 
 def wait_event(watch: Watch, stream: Any, event: Any) -> Reading:
     """`stream.wait_event(event)`."""
+    if _order.told:
+        yield
+        return
     watch.san.wait(event=event_name(event), agent=watch.stream_name(stream))
-    yield
+    yield from _told_already()
 
 
 def event_wait(watch: Watch, event: Any, stream: Any = None) -> Reading:
     """`event.wait(stream=None)`: the current stream waits, where none is named."""
-    watch.san.wait(event=event_name(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
+    if not _order.told:
+        watch.san.wait(event=event_name(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
     yield
 
 
@@ -142,7 +164,8 @@ def barrier(watch: Watch, scheduler: Any) -> Reading:
 
 def record_event(watch: Watch, event: Any, stream: Any = None) -> Reading:
     """`event.record(stream=None)`: on the current stream, where none is named."""
-    watch.san.record(event=event_name(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
+    if not _order.told:
+        watch.san.record(event=event_name(event), agent=watch.stream() if stream is None else watch.stream_name(stream))
     yield
 
 
