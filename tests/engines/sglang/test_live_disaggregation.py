@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+import urllib.error
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,27 @@ DECODE = (
 )  # fmt: skip
 NOWHERE = "2.2.2.2"
 """The prefill server that SGLang takes for its stand-in."""
+ABORTED = "abort-5"
 
 
 def requests(port: int, count: int) -> list[Any]:
-    """Requests whose prefill somebody else is said to have done, one of them aborted; the answers."""
+    """Requests whose prefill somebody else is said to have done, one of them aborted; the answers. SGLang says 500 to
+    one that is aborted before what it awaits is taken in."""
     answers: list[Any] = [None] * count
 
     def one(number: int) -> None:
         body = {**load.body(number, 30), "bootstrap_host": NOWHERE, "bootstrap_port": 1, "bootstrap_room": number}
-        answers[number] = load.post(port, "/generate", body)
+        try:
+            answers[number] = load.post(port, "/generate", body)
+        except urllib.error.HTTPError as error:
+            if body.get("rid") == ABORTED and error.code == 500:
+                answers[number] = error.reason
 
     threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()
     time.sleep(0.3)
-    load.post(port, "/abort_request", {"rid": "abort-5"})
+    load.post(port, "/abort_request", {"rid": ABORTED})
     for thread in threads:
         thread.join(load.SECONDS)
     return answers
