@@ -42,6 +42,7 @@ def watch_over(**changes: Any) -> Watch:
         disaggregation_mode=SimpleNamespace(value=plain.get("mode", "null")),
         server_args=SimpleNamespace(enable_pd_role_switch=plain.get("switches", False), pp_size=plain.get("stages", 1)),
         enable_async_d2h_copy=plain.get("confidential", False),
+        enable_pdmux=plain.get("side_by_side", False),
         token_to_kv_pool_allocator=watch.kv,
         req_to_token_pool=watch.rows,
         tree_cache=watch.tree,
@@ -163,6 +164,7 @@ def test_a_role_without_its_places_is_not_watched(role: str, monkeypatch: pytest
         ({"rows": named("UnifiedHybridReqToTokenPool", size=4)}, "UnifiedHybridReqToTokenPool"),
         ({"mode": "encode"}, "a disaggregated service is encode"),
         ({"stages": 2}, "pipeline stages are not followed yet"),
+        ({"side_by_side": True}, "prefill and decode side by side are not followed yet"),
     ],
 )
 def test_what_would_be_accused_wrongly_is_not_watched(changes: dict[str, Any], why: str) -> None:

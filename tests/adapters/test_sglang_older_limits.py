@@ -51,6 +51,7 @@ def test_a_plain_scheduler_is_followed(plain: SimpleNamespace) -> None:
         ({"spec_algorithm": SimpleNamespace(is_none=lambda: False)}, "speculative decoding"),
         ({"pp_size": 2}, "pipeline stages"),
         ({"pp_size": None, "ps": SimpleNamespace(pp_size=2)}, "pipeline stages"),
+        ({"enable_pdmux": True}, "prefill and decode side by side"),
         ({"dllm_config": object()}, "block diffusion"),
         ({"model_config": SimpleNamespace(is_encoder_decoder=True)}, "encoder slots"),
         (

@@ -119,6 +119,8 @@ def _unfollowed(watch: Watch) -> str | None:
         return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
     if getattr(scheduler.server_args, "pp_size", 1) > 1:  # their loop has no barrier after a forward's reads of rows
         return "pipeline stages are not followed yet"
+    if getattr(scheduler, "enable_pdmux", False):  # a prefill is launched in pieces, by a loop that has no steps
+        return "prefill and decode side by side are not followed yet"
     if not watch.sessions and scheduler.server_args.enable_streaming_session:
         return "streaming sessions are not followed in this release"
     return None

@@ -69,6 +69,8 @@ def obstacle(watch: OlderWatch) -> str | None:
         return "the writes of speculative decoding are"
     if getattr(scheduler, "ps", scheduler).pp_size > 1:
         return "pipeline stages are"
+    if getattr(scheduler, "enable_pdmux", False):  # a prefill is launched in pieces, by a loop that has no steps
+        return "prefill and decode side by side are"
     if getattr(scheduler, "dllm_config", None) is not None:
         return "block diffusion is"
     if scheduler.model_config.is_encoder_decoder:
