@@ -19,34 +19,11 @@ from sglang.srt.mem_cache import allocation
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
+from .on_its_way import DEVICE, Copies
 from .test_pools import request_
 from .watching import begin
 
-DEVICE, SIZE = "meta", 64
-
-
-class OnItsWay:
-    """Numbers that do not come."""
-
-    def ready(self) -> bool:
-        """Never."""
-        return False
-
-    def value(self) -> Any:
-        raise AssertionError("asked too early")
-
-
-class Copies:
-    """Stands in for `kvsan.hooks.adapters.readback.Readback`: notes how many numbers it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def copy(self, tensor: Any) -> OnItsWay:
-        """What the tensor has on its device."""
-        assert tensor.device.type == DEVICE
-        self.asked.append(tensor.detach().reshape(-1).numel())
-        return OnItsWay()
+SIZE = 64
 
 
 @pytest.fixture(params=[1, 16])
