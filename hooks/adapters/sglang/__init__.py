@@ -119,7 +119,7 @@ def _unfollowed(watch: Watch) -> str | None:
         return f"kvsan does not read {lacks} in this release, without which speculative decoding is not followed"
     if getattr(scheduler.server_args, "pp_size", 1) > 1:  # their loop has no barrier after a forward's reads of rows
         return "pipeline stages are not followed yet"
-    if getattr(scheduler, "enable_pdmux", False):  # nor has theirs, which never asks for what has come either
+    if getattr(scheduler, "enable_pdmux", False):  # nor has theirs, which also launches a prefill in pieces
         return "the loop that prefills and decodes side by side (--enable-pdmux) is not followed yet"
     if not watch.sessions and scheduler.server_args.enable_streaming_session:
         return "streaming sessions are not followed in this release"

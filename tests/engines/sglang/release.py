@@ -22,15 +22,15 @@ EVICTS_FOR = "evict_for_alloc" if RECORDS else "evict_from_tree_cache"
 CORES = ("rust", "python") if RECORDS else ("",)
 """The prefix cache's cores; empty is `RadixCache`, which has none."""
 
-_EARLIER = "test_earlier_cache.py"
+_EARLIER = {"test_earlier_cache.py", "test_earlier_device.py"}
 _SERVERS = {"test_page_1.py", "test_page_16.py", "test_no_cache.py", "test_python_core.py", "test_ways_in.py"}
 _POOLS = {"test_pools.py", "test_beams.py"}
 _FITTING = {
-    "0.5.16": {*_SERVERS, _EARLIER},
-    "0.5.17": {*_SERVERS, _EARLIER},
-    "0.5.19": {*_SERVERS, *_POOLS, _EARLIER, "test_sessions.py"},
-    "0.5.20": {*_SERVERS, *_POOLS, _EARLIER, "test_sessions.py"},
-    "0.5.21": {*_SERVERS, *_POOLS, _EARLIER, "test_sessions.py"},
+    "0.5.16": {*_SERVERS, *_EARLIER},
+    "0.5.17": {*_SERVERS, *_EARLIER},
+    "0.5.19": {*_SERVERS, *_POOLS, *_EARLIER, "test_sessions.py"},
+    "0.5.20": {*_SERVERS, *_POOLS, *_EARLIER, "test_sessions.py"},
+    "0.5.21": {*_SERVERS, *_POOLS, *_EARLIER, "test_sessions.py"},
     "0.5.22": {
         *_SERVERS, *_POOLS, "test_sessions.py", "test_cache.py", "test_host.py", "test_speculation.py",
         "test_disaggregation.py",
@@ -40,4 +40,4 @@ _FITTING = {
 
 def unfit(files: set[str]) -> set[str]:
     """Those of the test files that are for other releases than the installed one."""
-    return files - _FITTING.get(TABLE.since, files - {_EARLIER})
+    return files - _FITTING.get(TABLE.since, files - _EARLIER)

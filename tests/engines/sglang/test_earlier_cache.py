@@ -12,7 +12,7 @@ import pytest
 import torch
 from kvsan.hooks.adapters.sglang.watch import KV, Doing, Watch
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req, ReqKvInfo
-from sglang.srt.mem_cache import common
+from sglang.srt.mem_cache import allocation, common
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
@@ -38,11 +38,17 @@ def core(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=[1, 16])
 def watch(request: pytest.FixtureRequest, core: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """A watch over rows, 512 token slots and the prefix cache."""
-    page = int(request.param)
+    watch = over(core, int(request.param), monkeypatch)
+    yield watch
+    assert not watch.blind
+
+
+def over(core: str, page: int, monkeypatch: pytest.MonkeyPatch, *, device: str = "cpu") -> Watch:
+    """A watch over pools and a prefix cache whose tensors are on a device."""
     set_global_server_args_for_scheduler(ServerArgs(model_path="dummy", device="cpu", page_size=page))
-    own: dict[str, Any] = {"dtype": torch.float32, "device": "cpu", "kvcache": None, "need_sort": False}
+    own: dict[str, Any] = {"dtype": torch.float32, "device": device, "kvcache": None, "need_sort": False}
     kv = TokenToKVPoolAllocator(SIZE, **own) if page == 1 else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **own)
-    rows = ReqToTokenPool(8, 256, "cpu", False)
+    rows = ReqToTokenPool(8, 256, device, False)
     tree: Any
     if core:
         from sglang.srt.mem_cache.unified_cache.components import ComponentType
@@ -52,10 +58,10 @@ def watch(request: pytest.FixtureRequest, core: str, monkeypatch: pytest.MonkeyP
         assert core in type(tree.tree_core).__name__.lower() or core == "python"
     else:
         tree = RadixCache(CacheInitParams(False, rows, kv, page))
-    watch = begin(rows, kv)
+    monkeypatch.setattr(allocation, "support_triton", lambda backend: False)
+    watch = begin(rows, kv, late=device != "cpu")
     watch.tree = tree
-    yield watch
-    assert not watch.blind
+    return watch
 
 
 def serve(watch: Watch, rid: str, tokens: list[int]) -> Any:
@@ -83,22 +89,28 @@ def look_up(watch: Watch, rid: str, tokens: list[int]) -> Any:
 
 def compute(watch: Watch, req: Any) -> None:
     """The request gets a row and slots, writes them, and publishes what it has computed."""
-    begin, end = len(req.prefix_indices), len(req.origin_input_ids)
-    assert watch.rows.alloc([req]) is not None
-    if RECORDS:
-        row, holder, req.kv.kv_committed_len = req.kv.req_pool_idx, req.kv, end
-    else:
-        row, holder, req.kv_committed_len = req.req_pool_idx, req, end
-        req.kv = ReqKvInfo(kv_allocated_len=0, swa_evicted_seqlen=0)
-    holder.cache_protected_len = begin
-    req.kv.kv_allocated_len = end
-    slots = watch.kv.alloc(-(-(end - begin) // watch.page) * watch.page)[: end - begin]
-    with watch.within(Doing("extend", prefix={row: begin})):
-        if begin:
-            watch.rows.write((row, slice(0, begin)), req.prefix_indices.to(torch.int32))
-        watch.rows.write((row, slice(begin, end)), slots.to(torch.int32))
-    req.set_extend_range(begin, end)
+    extend(watch, req)
     watch.tree.cache_unfinished_req(req)
+
+
+def extend(watch: Watch, *reqs: Any) -> None:
+    """The requests get rows and slots, and SGLang writes them."""
+    rows = watch.rows.alloc(list(reqs))
+    prefixes, ends = [len(req.prefix_indices) for req in reqs], [len(req.origin_input_ids) for req in reqs]
+    new = [end - prefix for prefix, end in zip(prefixes, ends, strict=True)]
+    slots = [watch.kv.alloc(-(-count // watch.page) * watch.page)[:count] for count in new]
+    for req, prefix, end in zip(reqs, prefixes, ends, strict=True):
+        if RECORDS:
+            holder, req.kv.kv_committed_len = req.kv, end
+        else:
+            holder, req.kv_committed_len = req, end
+            req.kv = ReqKvInfo(kv_allocated_len=0, swa_evicted_seqlen=0)
+        holder.cache_protected_len = prefix
+        req.kv.kv_allocated_len = end
+        req.set_extend_range(prefix, end)
+    on_host = [torch.tensor(numbers) for numbers in (rows, prefixes, ends, new)]
+    both = [each for numbers in on_host for each in (numbers.to(watch.kv.device), numbers)]
+    allocation.write_cache_indices(torch.cat(slots), *both, [req.prefix_indices for req in reqs], watch.rows)
 
 
 def finish(watch: Watch, *reqs: Any) -> None:

@@ -63,18 +63,25 @@ class Arguments(SimpleNamespace):
 @pytest.fixture(params=[1, 16])
 def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[OlderWatch]:
     """A watch over two rows, 256 token slots and a prefix cache."""
-    page = int(request.param)
+    watch = begin(int(request.param), monkeypatch)
+    yield watch
+    assert not watch.blind
+    assert watch.san.report().failures == ()
+
+
+def begin(page: int, monkeypatch: pytest.MonkeyPatch, *, device: str = "cpu", cache: type = RadixCache) -> OlderWatch:
+    """The watch, its eyes open on pools and a cache whose tensors are on a device."""
     _watch.__init__(Sanitizer())  # type: ignore[misc]
-    own: dict[str, Any] = {"dtype": torch.float32, "device": "cpu", "kvcache": None, "need_sort": False}
+    own: dict[str, Any] = {"dtype": torch.float32, "device": device, "kvcache": None, "need_sort": False}
     kv = TokenToKVPoolAllocator(SIZE, **own) if page == 1 else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **own)
-    rows = ReqToTokenPool(2, 128, "cpu", False)
-    pools = {"req_to_token_pool": rows, "token_to_kv_pool_allocator": kv, "page_size": page, "disable": False}
-    if "params" in signature(RadixCache.__init__).parameters:
+    rows = ReqToTokenPool(2, 128, device, False)
+    pools = {"req_to_token_pool": rows, "token_to_kv_pool_allocator": kv, "page_size": page}
+    if "params" in signature(cache.__init__).parameters:
         from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
-        tree = RadixCache(CacheInitParams(**pools))
+        tree = cache(CacheInitParams(**pools, disable=cache is not RadixCache))
     else:
-        tree = RadixCache(**pools)
+        tree = cache(**pools, **({"disable": False} if cache is RadixCache else {}))
     _watch.rows, _watch.kv, _watch.tree, _watch.page, _watch.slots = rows, kv, tree, page, True
     _watch.device_module = torch.cpu
     _watch.scheduler = SimpleNamespace(forward_ct=0, default_stream=torch.cpu.current_stream())
@@ -85,9 +92,7 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     _watch.blind = False
     if page > 1:  # its kernel needs a GPU; here every request begins a page of its own
         monkeypatch.setattr(common, "alloc_paged_token_slots_extend", whole_pages)
-    yield _watch
-    assert not _watch.blind
-    assert _watch.san.report().failures == ()
+    return _watch
 
 
 def whole_pages(*, tree_cache: Any, prefix_lens_cpu: Any, seq_lens_cpu: Any, **rest: Any) -> torch.Tensor:
@@ -140,8 +145,8 @@ def extend(watch: OlderWatch, *reqs: Req, chunk: int = 1000) -> None:
     extends = [filled(req) - prefix for req, prefix in zip(reqs, prefixes, strict=True)]
     batch = SimpleNamespace(
         reqs=list(reqs), tree_cache=watch.tree, req_to_token_pool=watch.rows, token_to_kv_pool_allocator=watch.kv,
-        device="cpu", prefix_lens=prefixes,
-        extend_lens=extends, extend_num_tokens=sum(extends), seq_lens=lengths, seq_lens_cpu=lengths,
+        device=watch.kv.device, prefix_lens=prefixes, extend_lens=extends, extend_num_tokens=sum(extends),
+        seq_lens=lengths.to(watch.kv.device), seq_lens_cpu=lengths,
         maybe_evict_swa=lambda: None,
     )  # fmt: skip
     *_, rows = common.alloc_for_extend(batch)
