@@ -57,6 +57,7 @@ class Backlog:
         self._full = False
         self._left_out: set[Callable[[Exception], None]] = set()
         """Who told work that was too much."""
+        self._held: FindingRaised | None = None
         self._readings = 0
         self._latest_ns = 0
 
@@ -93,6 +94,14 @@ class Backlog:
             if isinstance(what, Work):
                 self._left_out.add(what.failed)
 
+    def hold(self, raised: FindingRaised) -> bool:
+        """Is work being done, half of which must not be left undone for what it brought to light? That is then raised
+        once the work is done."""
+        if self.work is None:
+            return False
+        self._held = self._held or raised
+        return True
+
     def standing(self) -> str | None:
         """How much came late, and how late, in a sentence; None if nothing did."""
         if not self._readings and not self:
@@ -127,6 +136,9 @@ class Backlog:
                     self._waiting.extendleft(reversed(self._nested))
                     self._nested.clear()
                     self._now = None
+                held, self._held = self._held, None
+                if held is not None:
+                    raise held
         finally:
             self._lock.release()
 
@@ -143,8 +155,6 @@ class Backlog:
             self._latest_ns = max(self._latest_ns, time.monotonic_ns() - work.time_ns)
         try:
             work.do(*[each.value() for each in work.readings])
-        except FindingRaised:
-            raise
         except Exception as error:
             self._fail(error, work)
 

@@ -242,7 +242,7 @@ class Sanitizer(Operations):
                 self._policy.joined(token_of(finding), joined)
             except Exception as error:
                 self._tell_failure(Failure("report", f"{type(error).__name__}: {error}", "a violation was not told"))
-        if raised is not None:
+        if raised is not None and not self._late.hold(raised):
             raise raised
 
     def _tell_failure(self, failure: Failure) -> None:
@@ -302,7 +302,8 @@ class Sanitizer(Operations):
         self._tell_failure(failure)
 
     def stop_judging_ends(self) -> None:
-        """Nobody tells any more what the engine does: what is held at an end or while all is quiet says nothing."""
+        """Nobody tells any more what the engine does: what is held in any pool at an end or while all is quiet says
+        nothing."""
         self._judges_ends = False
 
     def note(self, text: str) -> None:

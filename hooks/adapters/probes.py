@@ -131,6 +131,12 @@ def wrap(probe: Probe, original: Callable[..., Any], watch: Watch) -> Callable[.
     """A function that calls the original, and hands each call to the probe's reader."""
     read = probe.read
 
+    def end(reader: Generator[None, Any, None]) -> None:
+        try:
+            reader.close()
+        except Exception as error:
+            watch.failed(probe.where, error)
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if watch.blind:
@@ -148,10 +154,10 @@ def wrap(probe: Probe, original: Callable[..., Any], watch: Watch) -> Callable[.
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            reader.close()
+            end(reader)
             raise
         if watch.blind:  # since a call in this one: what came after that was not seen
-            reader.close()
+            end(reader)
             return result
         try:
             reader.send(result)

@@ -1,4 +1,4 @@
-"""What CUDA refuses, and where it makes the host wait, as torch's operations say it."""
+"""Which operations CUDA refuses because they mix devices, and which make the host wait, of those that may come up."""
 
 from __future__ import annotations
 

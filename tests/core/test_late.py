@@ -186,6 +186,25 @@ def test_a_finding_is_raised_where_it_comes_to_light_and_the_rest_is_not_lost(he
     assert heard.said == ["free a [5]", "alloc a [1]"]
 
 
+def test_work_that_brings_a_finding_to_light_is_done_to_its_end(heard: Heard) -> None:
+    """Else what it has not told would be missed by what follows."""
+    san = Sanitizer(on_error="raise")
+    san.pool("kv", kind="kv", size=8)
+    san.add_plugin(heard)
+    numbers = Numbers(5)
+    numbers.there = True
+
+    def work(slots: Any) -> None:
+        san.free("kv", slots, owner="a")
+        san.alloc("kv", slots, owner="b")
+
+    san.later(work, numbers, failed=never)
+    with pytest.raises(FindingRaised):
+        san.settle()
+    san.settle()
+    assert heard.said == ["free a [5]", "alloc b [5]"]
+
+
 def test_a_call_that_is_half_told_when_too_much_waits_accuses_nobody(
     san: Sanitizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,7 @@ class Follower:
             insert(self._watch, self._window, slots, event.node, event.owner)
 
     def _private(self, pool: str, slots: Slots) -> Slots:
-        if pool != KV or self._watch.blind:
+        if pool != KV:
             return NONE
         mapped: Slots = self._window.mapped(slots)
         private: Slots = mapped[self._window.node_of[mapped] == 0]

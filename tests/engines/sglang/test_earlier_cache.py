@@ -24,7 +24,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
 from .release import CORES, RECORDS
-from .watching import begin, kinds
+from .watching import WAYS, begin, kinds
 
 SIZE = 512
 
@@ -59,7 +59,7 @@ def over(core: str, page: int, monkeypatch: pytest.MonkeyPatch, *, device: str =
     else:
         tree = RadixCache(CacheInitParams(False, rows, kv, page))
     monkeypatch.setattr(allocation, "support_triton", lambda backend: False)
-    watch = begin(rows, kv, late=device != "cpu")
+    watch = begin(rows, kv, WAYS["at once" if device == "cpu" else "late"])
     watch.tree = tree
     return watch
 

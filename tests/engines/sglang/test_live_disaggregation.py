@@ -34,8 +34,9 @@ def requests(port: int, count: int) -> list[Any]:
         try:
             answers[number] = load.post(port, "/generate", body)
         except urllib.error.HTTPError as error:
-            if body.get("rid") == ABORTED and error.code == 500:
-                answers[number] = error.reason
+            if body.get("rid") != ABORTED or error.code != 500:
+                raise
+            answers[number] = error.reason
 
     threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:

@@ -477,3 +477,16 @@ def test_rows_are_watched_too(watch: Watch) -> None:
     watch.san.req_end(owner="a")
     assert "leak" in kinds(watch)
     assert {finding.pool for finding in watch.san.findings} <= {ROWS, KV, WINDOW}
+
+
+def test_what_waits_when_the_watch_ends_is_taken_in_with_the_window(watch: Watch) -> None:
+    """Else what the cache has taken over would be a request's leak."""
+    row = Row(watch, "a")
+    row.extend(PAGE)
+    settle_ids(watch)
+    watch.then(partial(watch.san.insert, KV, node="node:1", owner="a"), watch.take(row.slots))
+    watch.rows.free(row.req)
+    watch.san.req_end(owner="a")
+    watch.give_up("something that is not followed begins")
+    assert kinds(watch) == []
+    watch.blind = False

@@ -81,7 +81,7 @@ def write_row(watch: Watch, row: int, begin: int, end: int, prefix: Any, slots: 
     it has an empty one on the host for all rows."""
     from sglang.srt.mem_cache import allocation
 
-    prefix = allocation._EMPTY_PREFIX if prefix is None else prefix
+    prefix = torch.empty(0, dtype=torch.int64) if prefix is None else prefix
     row_, begin_, end_, new = [torch.tensor([number]) for number in (row, begin, end, end - begin)]
     both = [each for cpu in (row_, begin_, end_, new) for each in (cpu.to(slots.device), cpu)]
     with (
