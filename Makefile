@@ -11,6 +11,7 @@ TEST_SECONDS := 1200
 SGLANG := .venv-sglang
 ENGINE_PYTHON ?= python3.11
 ENGINE_SECONDS := 2100
+LATE_SECONDS := 3600
 
 .PHONY: help setup demo test test-engines test-engines-late test-engines-old side-by-side soak bench check format clean
 
@@ -56,7 +57,7 @@ test-engines:
 test-engines-late:
 	@echo "== test-engines-late: SGLang 0.5.23 in $(SGLANG)"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
-	KVSAN_TEST_ALL_LATE=1 timeout $(ENGINE_SECONDS) $(SGLANG)/bin/python -m pytest tests/engines/sglang \
+	KVSAN_TEST_ALL_LATE=1 timeout $(LATE_SECONDS) $(SGLANG)/bin/python -m pytest tests/engines/sglang \
 		-o faulthandler_timeout=600 -k "late and not once"
 
 # Unmodified releases: two that have the bugs kvsan was founded on, then those without. An environment for each. Those from
