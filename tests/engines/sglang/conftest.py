@@ -33,8 +33,8 @@ IN_SHORT: dict[str, tuple[str, ...]] = {
     "test_sessions.py": ("test_clean", "test_the_report"),
     "test_live_drafts.py": (),
     "test_live_host.py": (),
-    "test_live_prefill.py": ("test_transfers_that_fail",),
-    "test_live_window.py": ("page 16 and sessions",),
+    "test_live_prefill.py": (),
+    "test_live_window.py": (),
 }
 """Of these files' living servers whose slot ids come late, only what has one of these in its name is always tested."""
 _cut: list[pytest.Item] = []
