@@ -134,6 +134,8 @@ def wrap(probe: Probe, original: Callable[..., Any], watch: Watch) -> Callable[.
     def end(reader: Generator[None, Any, None]) -> None:
         try:
             reader.close()
+        except FindingRaised:
+            raise
         except Exception as error:
             watch.failed(probe.where, error)
 

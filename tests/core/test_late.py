@@ -256,8 +256,8 @@ def test_what_a_plugin_tells_of_an_event_that_waited_comes_right_after_it(san: S
     assert heard.said[1:] == ["alloc None [1]", "own a [1]", "own follower of a [2]", "free a [1]"]
 
 
-def test_what_another_thread_tells_does_not_overtake_the_last_that_waited(san: Sanitizer, heard: Heard) -> None:
-    """Nor is quiet judged while that is being taken in."""
+def take_slowly(san: Sanitizer) -> tuple[threading.Event, threading.Event]:
+    """Work that is there, and stays in the middle from the first event until the second."""
     inside, leave = threading.Event(), threading.Event()
 
     def slow(slots: Any) -> None:
@@ -268,6 +268,12 @@ def test_what_another_thread_tells_does_not_overtake_the_last_that_waited(san: S
     numbers = Numbers(1)
     numbers.there = True
     san.later(slow, numbers, failed=never)
+    return inside, leave
+
+
+def test_what_another_thread_tells_does_not_overtake_the_last_that_waited(san: Sanitizer, heard: Heard) -> None:
+    """Nor is quiet judged while that is being taken in."""
+    inside, leave = take_slowly(san)
     thread = threading.Thread(target=san.settle)
     thread.start()
     assert inside.wait(5)
@@ -281,16 +287,7 @@ def test_what_another_thread_tells_does_not_overtake_the_last_that_waited(san: S
 
 
 def test_one_thread_takes_it_in_and_another_goes_on(san: Sanitizer, heard: Heard) -> None:
-    inside, leave = threading.Event(), threading.Event()
-
-    def slow(slots: Any) -> None:
-        inside.set()
-        assert leave.wait(5)
-        san.alloc("kv", slots, owner="a")
-
-    numbers = Numbers(1)
-    numbers.there = True
-    san.later(slow, numbers, failed=never)
+    inside, leave = take_slowly(san)
     san.free("kv", [1], owner="a")
     thread = threading.Thread(target=san.settle)
     thread.start()

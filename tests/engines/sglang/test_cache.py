@@ -11,8 +11,6 @@ import pytest
 import torch
 from kvsan.hooks.adapters.sglang.watch import KV, Doing, Watch
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req
-from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
-from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.common import release_kv_cache
@@ -23,7 +21,7 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-from .watching import Way, begin, end, kinds, write_row
+from .watching import Way, allocator_of, begin, end, kinds, write_row
 
 SIZE = 512
 
@@ -39,8 +37,7 @@ def watch(request: pytest.FixtureRequest, core: str, way: Way) -> Iterator[Watch
     """A watch over rows, 512 token slots and the prefix cache."""
     set_global_server_args_for_scheduler(ServerArgs(model_path="dummy", device="cpu"))
     page = int(request.param)
-    own: dict[str, Any] = {"dtype": torch.float32, "device": way.device, "kvcache": None, "need_sort": False}
-    kv = TokenToKVPoolAllocator(SIZE, **own) if page == 1 else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **own)
+    kv = allocator_of(SIZE, page, way.device)
     rows = ReqToTokenPool(8, 256, way.device, False)
     parts = (ComponentType.FULL,)
     tree = UnifiedRadixCache(CacheInitParams(False, rows, kv, page, tree_components=parts, tree_core_backend=core))

@@ -11,13 +11,11 @@ import torch
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing, Watch
 from sglang.srt.mem_cache import allocation
 from sglang.srt.mem_cache.allocator import paged
-from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
-from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
 from .interpreted import interpret
 from .test_pools import request_
-from .watching import Way, begin, kinds
+from .watching import Way, allocator_of, begin, kinds
 from .watching import end as ended
 from .watching import settle as settle_ids
 
@@ -30,13 +28,7 @@ pytestmark = pytest.mark.parametrize("way", ["late", "on a device"], indirect=Tr
 @pytest.fixture(params=[1, 16])
 def watch(request: pytest.FixtureRequest, way: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """A watch over four rows and 128 token slots; kernels do what they do on a GPU."""
-    page = int(request.param)
-    common = {"dtype": torch.bfloat16, "device": way.device, "kvcache": None, "need_sort": False}
-    allocator = (
-        TokenToKVPoolAllocator(SIZE, **common)
-        if page == 1
-        else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
-    )
+    allocator = allocator_of(SIZE, int(request.param), way.device)
     allocator.use_triton_kernels = True
     interpret(monkeypatch, paged, "alloc_extend_kernel", "alloc_decode_kernel")
     interpret(monkeypatch, allocation, "write_req_to_token_pool_triton", "assign_req_to_token_pool")

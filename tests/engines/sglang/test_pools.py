@@ -12,11 +12,10 @@ import torch
 from adapters.device import on_host
 from kvsan.hooks.adapters.sglang import tree
 from kvsan.hooks.adapters.sglang.watch import KV, ROWS, Doing, Watch
-from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
-from .watching import WAYS, Way, begin, end, kinds
+from .watching import WAYS, Way, allocator_of, begin, end, kinds
 
 SIZE = 64
 
@@ -24,13 +23,7 @@ SIZE = 64
 @pytest.fixture(params=[1, 16])
 def watch(request: pytest.FixtureRequest, way: Way) -> Iterator[Watch]:
     """A watch over a row pool and an allocator of 64 slots."""
-    page = int(request.param)
-    common = {"dtype": torch.bfloat16, "device": way.device, "kvcache": None, "need_sort": False}
-    allocator = (
-        TokenToKVPoolAllocator(SIZE, **common)
-        if page == 1
-        else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
-    )
+    allocator = allocator_of(SIZE, int(request.param), way.device)
     watch = begin(ReqToTokenPool(4, 128, way.device, False), allocator, way)
     yield watch
     end(watch)

@@ -14,8 +14,6 @@ from kvsan.hooks.adapters.sglang.rows import tell_record
 from kvsan.hooks.adapters.sglang.watch import KV, Doing, Watch
 from sglang.kernels.ops.speculative import cache_locs, eagle
 from sglang.srt.mem_cache import allocation
-from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
-from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative import spec_utils
@@ -23,7 +21,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from . import cpu_speculation
 from .test_pools import request_
-from .watching import Way, begin, end, kinds, settle, write_row
+from .watching import Way, allocator_of, begin, end, kinds, settle, write_row
 
 SIZE = 128
 
@@ -31,13 +29,7 @@ SIZE = 128
 @pytest.fixture(params=[1, 16])
 def watch(request: pytest.FixtureRequest, way: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """A watch over four rows and 128 token slots, without a prefix cache."""
-    page = int(request.param)
-    common = {"dtype": torch.bfloat16, "device": way.device, "kvcache": None, "need_sort": False}
-    allocator = (
-        TokenToKVPoolAllocator(SIZE, **common)
-        if page == 1
-        else PagedTokenToKVPoolAllocator(SIZE, page_size=page, **common)
-    )
+    allocator = allocator_of(SIZE, int(request.param), way.device)
     watch = begin(ReqToTokenPool(4, SIZE, way.device, False), allocator, way, level="full")
     watch.ahead = True
     monkeypatch.setattr(allocation, "get_last_loc", allocation.get_last_loc_torch)  # else a setting of the server says

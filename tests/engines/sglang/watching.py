@@ -56,6 +56,17 @@ def going(name: str) -> Iterator[Way]:
         yield way
 
 
+def allocator_of(size: int, page: int, device: str) -> Any:
+    """SGLang's allocator of so many token slots, in pages."""
+    from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+    from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+
+    common = {"dtype": torch.bfloat16, "device": device, "kvcache": None, "need_sort": False}
+    if page == 1:
+        return TokenToKVPoolAllocator(size, **common)
+    return PagedTokenToKVPoolAllocator(size, page_size=page, **common)
+
+
 def begin(rows: Any, allocator: Any, way: Way = WAYS["at once"], **options: Any) -> Watch:
     """The watch, its eyes open on a row pool and an allocator of token slots; `options` are the sanitizer's."""
     found = install((*installed().probes, *stream_probes("cpu")), WATCH)
