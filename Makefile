@@ -11,6 +11,8 @@ TEST_SECONDS := 1200
 SGLANG := .venv-sglang
 ENGINE_PYTHON ?= python3.11
 ENGINE_SECONDS := 2100
+# After these no server that may be left out is started any more, and what was left out is said.
+SPARE_SECONDS := 1440
 LATE_SECONDS := 3600
 
 .PHONY: help setup demo test test-engines test-engines-late test-engines-old side-by-side soak bench check format clean
@@ -51,14 +53,15 @@ test: $(READY)
 test-engines:
 	@echo "== test-engines: SGLang 0.5.23 in $(SGLANG)"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
-	timeout $(ENGINE_SECONDS) $(SGLANG)/bin/python -m pytest tests/engines -o faulthandler_timeout=600 $(ENGINE_TESTS)
+	KVSAN_TEST_SPARE_SECONDS=$(SPARE_SECONDS) timeout $(ENGINE_SECONDS) $(SGLANG)/bin/python -m pytest -n 2 \
+		tests/engines -o faulthandler_timeout=600 $(ENGINE_TESTS)
 
-# All of them once more with slot ids that come late, as from a device; test-engines has some of these.
+# What comes late, as from a device, and nothing left out.
 test-engines-late:
 	@echo "== test-engines-late: SGLang 0.5.23 in $(SGLANG)"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
-	KVSAN_TEST_ALL_LATE=1 timeout $(LATE_SECONDS) $(SGLANG)/bin/python -m pytest tests/engines/sglang \
-		-o faulthandler_timeout=600 -k "late and not once"
+	timeout $(LATE_SECONDS) $(SGLANG)/bin/python -m pytest -n 2 tests/engines/sglang -o faulthandler_timeout=600 \
+		-k "late and not once"
 
 # Unmodified releases: two that have the bugs kvsan was founded on, then those without. An environment for each. Those from
 # 0.5.16 on are tested by what of the present release's tests fits them; 0.5.17 was compared by source.
@@ -70,7 +73,7 @@ test-engines-old: $(OLD_SGLANG:%=test-engines-old-%)
 test-engines-old-%:
 	@echo "== test-engines-old: SGLang $* in $(SGLANG)-$*"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)-$* $*
-	timeout $(ENGINE_SECONDS) $(SGLANG)-$*/bin/python -m pytest -o faulthandler_timeout=600 \
+	timeout $(ENGINE_SECONDS) $(SGLANG)-$*/bin/python -m pytest -n 2 -o faulthandler_timeout=600 \
 		tests/engines/sglang$(if $(filter $*,$(LATER_SGLANG)),,_old) $(ENGINE_TESTS)
 
 side-by-side:

@@ -55,7 +55,7 @@ LATER = {
     "0.5.22": ["openai==2.6.1"],
 }
 """The releases before the present one that its tests are run with, each with what it needs in another version."""
-OWN = ["pluggy>=1.5", "rich>=13.7", "pytest>=8"]
+OWN = ["pluggy>=1.5", "rich>=13.7", "pytest>=8", "pytest-xdist>=3.7"]
 
 OPERATORS = """\
 import torch as _torch

@@ -16,9 +16,6 @@ from . import load
 from .living import BARRIER, WHEN, Case, Living, comes_from, living, names, others
 from .server import HERE, Served, free_port, serving, wait_for, write_plugin
 from .test_live_host import TIER, from_host
-from .test_live_window import TRANSLATION, windowed
-
-__all__ = ["windowed"]
 
 PREFILL = ("--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl", "--max-total-tokens", "900")
 FAILING = {"SGLANG_TEST_DISAGG_FAILURE_PROB": "0.03", "SGLANG_TEST_FORCE_OPTIMISTIC_PREFILL_RETRY_PROB": "0.3"}
@@ -59,12 +56,12 @@ def prompts(port: int, count: int = 24) -> None:
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_transfers_that_fail(when: str, windowed: Path, tmp_path: Path) -> None:
+def test_transfers_that_fail(when: str, windowed_model: Path, tmp_path: Path) -> None:
     """The model has a sliding window, which is sent with the last piece of a prompt."""
-    write_plugin(tmp_path, "translation", TRANSLATION)
+    write_plugin(tmp_path, "cpu_window", (HERE / "cpu_window.py").read_text(encoding="utf-8"))
     variables = {**BARRIER, **FAILING, **WHEN[when]}
     with serving(
-        windowed, tmp_path, *arguments(tmp_path), "--disable-overlap-schedule", options=FULL, **variables
+        windowed_model, tmp_path, *arguments(tmp_path), "--disable-overlap-schedule", options=FULL, **variables
     ) as served:
         ended = outcomes(served.port, 40) + outcomes(served.port, 20)
         assert wait_for(lambda: flushed(served.port), 10)

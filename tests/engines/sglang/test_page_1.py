@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import WHEN, Case, Living, comes_from, frames, living, names, one
+from .living import WHEN, Case, Living, comes_from, frames, living, names, one, too_many
 from .release import CHECKPOINT, EVICTS, EVICTS_FOR, GIVES_BACK, LOCKS, MATCHES, PUBLISHES
 
 
@@ -59,9 +59,9 @@ CASES = [
     Case("stale_prefix:inside", "stale_row", "run_batch"),
     Case("chunk_row_freed", "stale_row", "alloc_for_extend", traffic=one),
     Case("lock_leak", "lock_leak", "process_batch_result", steps=1000),
-    Case("evict_leak:inside", "leak", EVICTS),
-    Case("evict_twice:inside", "double_free", EVICTS),
-    Case("evict_locked:inside", "evict_locked", EVICTS_FOR),
+    Case("evict_leak:inside", "leak", EVICTS, traffic=too_many),
+    Case("evict_twice:inside", "double_free", EVICTS, traffic=too_many),
+    Case("evict_locked:inside", "evict_locked", EVICTS_FOR, traffic=too_many),
     Case("namespace_mixup", "namespace_mixup", MATCHES, traffic=two_domains),
     Case("namespace_mixup", "namespace_mixup", MATCHES, traffic=two_domains_that_part),
     Case("count_mismatch", "count_mismatch", "on_idle"),

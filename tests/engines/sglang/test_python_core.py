@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import Case, Living, comes_from, frames, living, names
+from .living import Case, Living, comes_from, frames, living, names, too_many
 from .release import EVICTS, GIVES_BACK, LOCKS
 
 VARIABLES = {"SGLANG_TEST_RETRACT": "1", "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
@@ -32,7 +32,7 @@ CASES = [
     Case("foreign_free", "free_not_owner", GIVES_BACK),
     Case("stale_prefix", "stale_row", "run_batch"),
     Case("lock_leak", "lock_leak", "process_batch_result", steps=1000),
-    Case("evict_leak:inside", "leak", EVICTS),
+    Case("evict_leak:inside", "leak", EVICTS, traffic=too_many),
 ]
 
 
