@@ -21,7 +21,7 @@ help:
 	@echo "make demo          the main job: kvsan run finds a race in a server, then the same server without the bug"
 	@echo "make test          the tests"
 	@echo "make test-engines  the tests with real engines"
-	@echo "make test-engines-late  those with slot ids that come late, all of them"
+	@echo "make test-engines-late  those with slot ids that come late, none left out"
 	@echo "make test-engines-old  the tests with old releases, or: make test-engines-old-0.5.4"
 	@echo "make side-by-side  kvsan beside SGLang's own checks; its last result is docs/side-by-side.md"
 	@echo "make soak          the full counts of tests; its last result is docs/soak.md"
