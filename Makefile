@@ -77,7 +77,7 @@ test-engines-old-%:
 		tests/engines/sglang$(if $(filter $*,$(LATER_SGLANG)),,_old) $(ENGINE_TESTS)
 
 side-by-side:
-	@echo "== side-by-side: about half an hour; the result goes into docs/side-by-side.md"
+	@echo "== side-by-side: about half an hour, some more on a slow machine; the result goes into docs/side-by-side.md"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
 	$(SGLANG)/bin/python -m tests.engines.side_by_side --write docs/side-by-side.md
 
