@@ -103,7 +103,9 @@ def _show(finding: Finding) -> None:
     try:
         page = Page(PIPE_WIDTH)
         layout.draw(page, finding, Places.of(Report(findings=(finding,)), os.getcwd()), 1, 1)
-        page.print(console_for(sys.stderr))
-        sys.stderr.flush()
+        console = console_for(sys.stderr)
+        with console.capture() as shown:
+            page.print(console)
+        print(shown.get(), end="", file=sys.stderr, flush=True)  # at once: other ranks may find the same just now
     except Exception as error:
         print(f"{headline(finding)} (cannot be shown whole: {type(error).__name__}: {error})", file=sys.stderr)

@@ -153,7 +153,11 @@ def _after_fork_in_child() -> None:
 
 
 def _process_name() -> str:
-    """What the program calls this process, where multiprocessing knows a name."""
+    """What the program calls this process: its title, as `ps` shows it, or else its name among multiprocessing's.
+    Engines' titles say which rank a scheduler is."""
+    titles = sys.modules.get("setproctitle")
+    if titles is not None and (title := titles.getproctitle()) != " ".join(sys.orig_argv):
+        return str(title)
     process = sys.modules.get("multiprocessing.process")
     name = process.current_process().name if process is not None else ""
     return "" if name == "MainProcess" else str(name)

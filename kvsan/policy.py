@@ -12,10 +12,7 @@ from pathlib import Path
 from kvsan.errors import FindingRaised, OptionError
 from kvsan.findings import KINDS, Access, Finding, Frame, Joined
 from kvsan.options import Options, nearest
-from kvsan.sinks import Sink
-
-JOINED_LIMIT = 100
-"""Later violations of one cause that are told one by one; further ones are only counted."""
+from kvsan.sinks import JOINED_LIMIT, Sink
 
 
 @dataclass(frozen=True, slots=True)

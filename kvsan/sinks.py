@@ -10,6 +10,9 @@ from typing import Protocol
 
 from kvsan.findings import Failure, Finding, Joined, PoolTotals, Report
 
+JOINED_LIMIT = 100
+"""Later violations of one cause that are told one by one; further ones are only counted."""
+
 
 class Sink(Protocol):
     """What a policy and a sanitizer tell. No method raises or blocks, `flush` and `close` aside, which are bounded."""
@@ -136,7 +139,8 @@ def merge(reports: Sequence[tuple[str, Report]]) -> Report:
             key = (finding.token, 0) if finding.token else (label, 1 + number * 1_000_000 + place)
             first = findings.setdefault(key, finding)
             if first is not finding:
-                findings[key] = replace(first, count=first.count + finding.count)
+                joined = (*first.joined, *finding.joined)[:JOINED_LIMIT]
+                findings[key] = replace(first, count=first.count + finding.count, joined=joined)
                 elsewhere.setdefault(key, []).append(label)
     for key, labels in elsewhere.items():
         extra = {**findings[key].extra, "also_in": ", ".join(dict.fromkeys(labels))}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,19 @@ def test_everything_told_comes_back(spool: str) -> None:
     assert (report.totals, report.events, report.suppressed, report.processes) == ((TOTALS,), 9, 1, 1)
     assert report.failures == (Failure("hook", "KeyError", "no leaks", os.getpid()),)
     assert report.notes == ("a note", "Suppressed 1 time by s.txt:1 (race:*:*).")
+
+
+def test_what_follows_from_one_cause_in_several_processes_is_kept(spool: str) -> None:
+    for pid in (1, 2):
+        with open(os.path.join(spool, f"{pid}-7.jsonl"), "w", encoding="utf-8") as file:
+            for record in (
+                {"type": "finding", "t": pid, "finding": to_dict(replace(FINDING, joined=()))},
+                {"type": "joined", "token": FINDING.token, "joined": to_dict(Joined("orphan", 10 + pid, "kv", (1,)))},
+            ):
+                file.write(json.dumps(record) + "\n")
+    (finding,) = read_spool(spool).findings
+    assert finding.extra["also_in"] == "pid 2"
+    assert [joined.at for joined in finding.joined] == [11, 12]
 
 
 def test_folder_and_files_are_private(spool: str) -> None:

@@ -152,9 +152,19 @@ def _collect(spool: str, tree: ProcessTree, child: Child) -> Report:
     if running:
         left = ", ".join(map(str, sorted(running)))
         notes.append(f"Still running when this report was made, with findings that are not in it: pid {left}.")
-    if not report.processes and len(notes) == 1:
-        notes.append("No Python process was seen in the command's tree, so that there was nothing to enter.")
+    if len(notes) == 1 and not (report.totals or report.findings or report.failures):
+        notes.append(_nothing(report.processes))
     return replace(report, notes=tuple(notes))
+
+
+def _nothing(processes: int) -> str:
+    """Why there is nothing to tell of a tree with so many Python processes."""
+    if not processes:
+        return "No Python process was seen in the command's tree, so that there was nothing to enter."
+    return (
+        "No engine was seen in the command's tree, so that nothing was watched. A process that others start, as Ray's "
+        "workers are, or on another host, needs a kvsan run of its own."
+    )
 
 
 def _publish(report: Report, options: Options, status: int) -> None:

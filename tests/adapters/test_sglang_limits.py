@@ -44,7 +44,11 @@ def watch_over(**changes: Any) -> Watch:
         model_config=SimpleNamespace(is_encoder_decoder=False),
         device="cpu",
         disaggregation_mode=SimpleNamespace(value=plain.get("mode", "null")),
-        server_args=SimpleNamespace(enable_pd_role_switch=plain.get("switches", False), pp_size=plain.get("stages", 1)),
+        server_args=SimpleNamespace(
+            enable_pd_role_switch=plain.get("switches", False),
+            pp_size=plain.get("stages", 1),
+            dcp_size=plain.get("sharing", 1),
+        ),
         enable_async_d2h_copy=plain.get("confidential", False),
         token_to_kv_pool_allocator=watch.kv,
         req_to_token_pool=watch.rows,
@@ -93,6 +97,7 @@ def test_slot_ids_on_a_cuda_device_are_followed(monkeypatch: pytest.MonkeyPatch)
         ("cpu", {"drafts": "DFLASH"}, "drafts by DFLASH"),
         ("cpu", {"host_tier": True}, "host tier"),
         ("cpu", {"dllm_config": object()}, "block diffusion"),
+        ("cpu", {"sharing": 2}, "pages several ranks share (--dcp-size)"),
         (
             "cpu",
             {"allocator": named("TokenToKVPoolAllocator", page_size=1, size=8, available_size=lambda: 7)},

@@ -37,6 +37,25 @@ def test_a_clean_process_is_entered_and_nothing_heavy_is_loaded(tmp_path: Path) 
     assert got.out == bare.stdout
 
 
+@pytest.mark.parametrize(("title", "named"), [("engine::scheduler_TP1", "engine::scheduler_TP1"), (None, "")])
+def test_a_finding_has_the_title_of_its_process(title: str | None, named: str, tmp_path: Path) -> None:
+    """Without a title of its own, a process has the command's, which says nothing more."""
+    got = wrapped_program(
+        tmp_path,
+        f"""
+        import types
+
+        titles = types.ModuleType("setproctitle")
+        titles.getproctitle = lambda: {title!r} or " ".join(sys.orig_argv)
+        sys.modules["setproctitle"] = titles
+        import fake
+
+        fake.find("a")
+        """,
+    )
+    assert [(each["token"], each["process"]) for each in got.report["findings"]] == [("a", named)]
+
+
 def test_entering_loads_nothing_but_itself() -> None:
     """Without site, whose editable finder has loaded half of the library before."""
     code = (

@@ -45,6 +45,16 @@ def test_status_of_a_clean_command_that_is_not_python(code: str, status: int, tm
     assert got.out == ""
 
 
+def test_a_tree_without_an_engine_is_not_called_clean(tmp_path: Path) -> None:
+    nothing = "No engine was seen in the command's tree"
+    got = wrapped_program(tmp_path, "pass")
+    assert got.status == 0
+    assert nothing in got.notes
+    watched = wrapped_program(tmp_path, "import fake; fake.hooks()")
+    assert watched.report["totals"][0]["pool"] == "kv"
+    assert nothing not in watched.notes
+
+
 def test_status_when_there_is_no_such_command(tmp_path: Path) -> None:
     got = wrapped(tmp_path, ["kvsan-has-no-such-command", "x"])
     assert (got.status, got.err) == (127, "kvsan: error: kvsan-has-no-such-command: no such command\n")

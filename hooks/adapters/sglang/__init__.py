@@ -178,6 +178,8 @@ def _obstacle(watch: Watch, device: str) -> str | None:
     parts = {str(part.name).lower() for part in getattr(watch.tree, "tree_components", ())}
     if not parts <= PARTS:
         return f"what the cache keeps beside token slots ({', '.join(sorted(parts - PARTS))}) is not followed yet"
+    if getattr(scheduler.server_args, "dcp_size", 1) > 1:  # SGLang's own totals at idle are not compared there either
+        return "a cache whose pages several ranks share (--dcp-size) is not followed yet"
     if allocator.page_size != watch.tree.page_size:
         return "the allocator's pages are larger than the cache's"
     if not scheduler.spec_algorithm.is_none():
