@@ -528,12 +528,12 @@ def evict_locked(switch: Switch, original: Original, tree: Any, *args: Any, **na
     return original(tree, *args, **named)
 
 
-def namespace_mixup(switch: Switch, original: Original, tree: Any, req: Any, *args: Any, **named: Any) -> Any:
+def namespace_mixup(switch: Switch, original: Original, tree: Any, params: Any) -> Any:
     """A request's key domain is dropped when its prefix is looked up."""
-    key = original(tree, req, *args, **named)
-    if req.extra_key is not None and switch.strike(owner=str(req.rid), domain=req.extra_key):
+    key, req = params.key, params.req
+    if req is not None and key.extra_key is not None and switch.strike(owner=str(req.rid), domain=key.extra_key):
         key.extra_key = None
-    return key
+    return original(tree, params)
 
 
 # -- order, and the engine's totals
@@ -610,7 +610,7 @@ PRESENT: dict[str, Fault] = {
     "lock_leak": Fault(f"{TREE}.unlock", lock_leak),
     "lock_underflow": Fault(f"{TREE}.unlock", lock_underflow),
     "evict_locked": only_below(f"{TREE}._evict", evict_locked),
-    "namespace_mixup": Fault(f"{COMMON}:_req_radix_key", namespace_mixup),
+    "namespace_mixup": Fault(f"{TREE}.match_prefix", namespace_mixup),
     "no_barrier": Fault(f"{SCHEDULER}:Scheduler._apply_war_barrier", no_barrier, strikes=ALWAYS),
     "count_mismatch": Fault(f"{TOTALS}._check_pool_invariant", count_mismatch),
 }
