@@ -15,10 +15,11 @@ ENGINE_SECONDS := 2100
 SPARE_SECONDS := 1440
 LATE_SECONDS := 3600
 
-.PHONY: help setup demo test test-engines test-engines-late test-engines-old side-by-side soak bench check format clean
+.PHONY: help setup demo demo-sglang test test-engines test-engines-late test-engines-old side-by-side soak bench check format clean
 
 help:
 	@echo "make demo          the main job: kvsan run finds a race in a server, then the same server without the bug"
+	@echo "make demo-sglang   a real SGLang server on this CPU with a fault in it, and what kvsan says of it"
 	@echo "make test          the tests"
 	@echo "make test-engines  the tests with real engines"
 	@echo "make test-engines-late  those with slot ids that come late, none left out"
@@ -55,6 +56,12 @@ test-engines:
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
 	KVSAN_TEST_SPARE_SECONDS=$(SPARE_SECONDS) timeout $(ENGINE_SECONDS) $(SGLANG)/bin/python -m pytest -n 2 \
 		tests/engines -o faulthandler_timeout=600 $(ENGINE_TESTS)
+
+# What kvsan says of one fault; all of them: make demo-sglang FAULT=help.
+demo-sglang:
+	@echo "== demo-sglang: SGLang 0.5.23 in $(SGLANG)$(if $(FAULT), with the fault $(FAULT))"
+	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
+	$(SGLANG)/bin/python -m tests.engines.sglang $(patsubst help,--help,$(FAULT))
 
 # What comes late, as from a device, and nothing left out.
 test-engines-late:

@@ -53,7 +53,7 @@ def table(tiny: Path, folder: Path, rounds: int, tell: Callable[[str], None]) ->
         "Microseconds of CPU time on the scheduler's thread, for each step that launches a batch (median of "
         f"{rounds} loads of {REQUESTS} requests, at most 8 at once, pages of one slot). The model is a toy of two "
         "layers, whose forward runs on the same thread here; kv-canary's work is part of the forward, and Triton "
-        "interprets its kernels here, which says nothing about a GPU.",
+        "interprets its kernels here, which says nothing about a GPU; its server ran alone, for one load.",
         "",
         "| server | scheduler | more than without | forward | whole step |",
         "| --- | --- | --- | --- | --- |",
