@@ -30,7 +30,7 @@ def main() -> int:
         "fault",
         nargs="?",
         choices=[*sorted(FAULTS), NONE],
-        default="evict_leak:inside",
+        default="foreign_free",
         help="default: %(default)s; `:inside` is below kvsan's probe; without any: " + NONE,
     )
     fault = parser.parse_args().fault

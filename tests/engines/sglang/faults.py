@@ -357,7 +357,8 @@ def session_row_leak(switch: Switch, original: Original, pool: Any, slot: Any) -
 
 def row_lost(switch: Switch, original: Original, pool: Any, indices: Any) -> Any:
     """The pool forgets the rows that it is given."""
-    if switch.strike(row=int(indices[0])):
+    row = int(indices[0])
+    if switch.strike(owner=switch.of_row(row), row=row):
         return None
     return original(pool, indices)
 
@@ -374,7 +375,8 @@ def row_double_free(switch: Switch, original: Original, pool: Any, req: Any) -> 
 
 def row_added_twice(switch: Switch, original: Original, pool: Any, indices: Any) -> Any:
     """The pool puts the rows that it is given into its free list twice."""
-    if switch.strike(row=int(indices[0])):
+    row = int(indices[0])
+    if switch.strike(owner=switch.of_row(row), row=row):
         original(pool, indices)
     return original(pool, indices)
 
