@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,13 +37,12 @@ def probe(name: str, **how: bool) -> Probe:
 
 
 @pytest.fixture(autouse=True)
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed engine with one class, whose `alloc` is put back."""
     module: Any = types.ModuleType("an_engine")
     module.Pool = Pool
     monkeypatch.setitem(sys.modules, "an_engine", module)
     monkeypatch.setattr(Pool, "alloc", Pool.alloc)
-    yield
 
 
 @pytest.mark.parametrize(

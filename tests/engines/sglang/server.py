@@ -86,12 +86,17 @@ def write_stand_ins(folder: Path) -> Path:
     result = folder / "stand_ins"
     (result / "sgl_kernel").mkdir(parents=True, exist_ok=True)
     (result / "sgl_kernel" / "__init__.py").write_text(_KERNELS, encoding="utf-8")
-    write_plugin(folder, "faults", (HERE / "faults.py").read_text(encoding="utf-8"))
-    write_plugin(folder, "cpu_pages", (HERE / "cpu_pages.py").read_text(encoding="utf-8"))
-    write_plugin(folder, "slow_device", (HERE / "slow_device.py").read_text(encoding="utf-8"))
+    write_own_plugin(folder, "faults")
+    write_own_plugin(folder, "cpu_pages")
+    write_own_plugin(folder, "slow_device")
     earlier = (HERE / "earlier_faults.py").read_text(encoding="utf-8")
     (result / "kvsan_test_earlier_faults.py").write_text(earlier, encoding="utf-8")
     return result
+
+
+def write_own_plugin(folder: Path, name: str) -> None:
+    """Puts the module of that name, which lies here, where a server of this folder looks for SGLang's plugins."""
+    write_plugin(folder, name, (HERE / f"{name}.py").read_text(encoding="utf-8"))
 
 
 def write_plugin(folder: Path, name: str, code: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from . import load
 from . import model as models
 from .living import WHEN, Case, Living, comes_from, few, living, names, one
-from .server import HERE, write_plugin
+from .server import write_own_plugin
 
 EAGLE3 = (
     "--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", "--speculative-eagle-topk", "2",
@@ -23,7 +23,7 @@ EAGLE3 = (
 def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Living]:
     variables = WHEN[request.param]
     folder = tmp_path_factory.mktemp("server")
-    write_plugin(folder, "cpu_speculation", (HERE / "cpu_speculation.py").read_text(encoding="utf-8"))
+    write_own_plugin(folder, "cpu_speculation")
     drafts = models.write(folder / "drafts", models.EAGLE3)
     arguments = (*EAGLE3, "--speculative-draft-model-path", str(drafts))
     with living(model, folder, *arguments, options=("--level", "full"), **variables) as it:

@@ -9,7 +9,7 @@ import pytest
 
 from . import load
 from .living import BARRIER, WHEN, others
-from .server import HERE, serving, write_plugin
+from .server import serving, write_own_plugin
 
 TIER = (
     "--enable-hierarchical-cache", "--hicache-ratio", "3", "--hicache-io-backend", "direct",
@@ -32,7 +32,7 @@ TIER = (
     ],
 )  # fmt: skip
 def test_a_host_tier(name: str, arguments: tuple[str, ...], when: str, model: Path, tmp_path: Path) -> None:
-    write_plugin(tmp_path, "cpu_host", (HERE / "cpu_host.py").read_text(encoding="utf-8"))
+    write_own_plugin(tmp_path, "cpu_host")
     variables = {**BARRIER, **WHEN[when]}
     with serving(model, tmp_path, *TIER, *arguments, "--enable-cache-report", **variables) as served:
         assert load.run(served.port, 30, ends=30) == (30, [])

@@ -14,7 +14,7 @@ import pytest
 
 from . import load
 from .living import BARRIER, WHEN, Case, Living, comes_from, living, names, others
-from .server import HERE, Served, free_port, serving, wait_for, write_plugin
+from .server import Served, free_port, serving, wait_for, write_own_plugin
 from .test_live_host import TIER, from_host
 
 PREFILL = ("--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl", "--max-total-tokens", "900")
@@ -25,7 +25,7 @@ FULL = ("--level", "full")
 
 def arguments(folder: Path) -> tuple[str, ...]:
     """A prefill server's own, and what it needs in its folder."""
-    write_plugin(folder, "cpu_prefill", (HERE / "cpu_prefill.py").read_text(encoding="utf-8"))
+    write_own_plugin(folder, "cpu_prefill")
     return (*PREFILL, "--disaggregation-bootstrap-port", str(free_port()))
 
 
@@ -58,7 +58,7 @@ def prompts(port: int, count: int = 24) -> None:
 @pytest.mark.parametrize("when", WHEN)
 def test_transfers_that_fail(when: str, windowed_model: Path, tmp_path: Path) -> None:
     """The model has a sliding window, which is sent with the last piece of a prompt."""
-    write_plugin(tmp_path, "cpu_window", (HERE / "cpu_window.py").read_text(encoding="utf-8"))
+    write_own_plugin(tmp_path, "cpu_window")
     variables = {**BARRIER, **FAILING, **WHEN[when]}
     with serving(
         windowed_model, tmp_path, *arguments(tmp_path), "--disable-overlap-schedule", options=FULL, **variables
@@ -73,7 +73,7 @@ def test_transfers_that_fail(when: str, windowed_model: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("when", WHEN)
 def test_a_host_tier(when: str, model: Path, tmp_path: Path) -> None:
-    write_plugin(tmp_path, "cpu_host", (HERE / "cpu_host.py").read_text(encoding="utf-8"))
+    write_own_plugin(tmp_path, "cpu_host")
     tier = (*TIER, "--hicache-write-policy", "write_back", "--page-size", str(PAGE), "--enable-cache-report")
     variables = {**BARRIER, **WHEN[when]}
     with serving(model, tmp_path, *arguments(tmp_path), *tier, **variables) as served:

@@ -13,7 +13,7 @@ import pytest
 from . import load
 from . import model as models
 from .living import BARRIER, LATE, others
-from .server import HERE, serving, write_plugin
+from .server import serving, write_own_plugin
 
 STEPS = ("--speculative-num-steps", "2", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3")
 PAGED = ("--max-total-tokens", "1024", "--page-size", "16")
@@ -59,7 +59,7 @@ SERVERS = [
 
 @pytest.mark.parametrize("server", SERVERS, ids=str)
 def test_drafts(server: Server, model: Path, tmp_path: Path) -> None:
-    write_plugin(tmp_path, "cpu_speculation", (HERE / "cpu_speculation.py").read_text(encoding="utf-8"))
+    write_own_plugin(tmp_path, "cpu_speculation")
     arguments = ["--speculative-algorithm", server.algorithm, *server.arguments]
     if server.drafts is not None:
         arguments += ["--speculative-draft-model-path", str(models.write(tmp_path / "drafts", server.drafts))]

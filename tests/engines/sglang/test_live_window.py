@@ -9,17 +9,12 @@ import pytest
 
 from . import load
 from .living import BARRIER, WHEN, others
-from .server import HERE, serving, write_plugin
+from .server import serving, write_own_plugin
 
 FULL = ("--level", "full")
 
 
-@pytest.fixture(params=WHEN)
-def late(request: pytest.FixtureRequest) -> dict[str, str]:
-    """The variables of a server whose slot ids come at once, or late."""
-    return WHEN[str(request.param)]
-
-
+@pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(
     ("name", "arguments", "variables"),
     [
@@ -42,12 +37,12 @@ def test_translated_reads(
     arguments: tuple[str, ...],
     variables: dict[str, str],
     windowed_model: Path,
-    late: dict[str, str],
+    when: str,
     tmp_path: Path,
 ) -> None:
     """Tombstones, their recovery, evictions."""
-    write_plugin(tmp_path, "cpu_window", (HERE / "cpu_window.py").read_text(encoding="utf-8"))
-    with serving(windowed_model, tmp_path, *arguments, options=FULL, **BARRIER, **variables, **late) as served:
+    write_own_plugin(tmp_path, "cpu_window")
+    with serving(windowed_model, tmp_path, *arguments, options=FULL, **BARRIER, **variables, **WHEN[when]) as served:
         assert load.run(served.port, 40) == (40, [])
         if "--enable-streaming-session" in arguments:
             assert load.sessions(served.port, 3) == 9
@@ -59,4 +54,4 @@ def test_translated_reads(
     totals = {pool["pool"]: pool for pool in served.report["totals"]}
     assert set(totals) == {"rows", "kv", "swa"}
     assert totals["swa"]["events"] > 1000
-    assert any("came from the device" in note for note in served.report["notes"]) is bool(late)
+    assert any("came from the device" in note for note in served.report["notes"]) is (when == "late")
