@@ -21,7 +21,7 @@ def begin(sanitizer: Sanitizer, sink: Sink) -> Callable[[], None]:
         try:
             from kvsan.traces.recorder import Recorder
 
-            recorder = Recorder(trace, sanitizer.site_of)
+            recorder = Recorder(trace, sanitizer)
         except OSError as error:
             sink.failure(Failure("record", f"{type(error).__name__}: {error}", "no trace is recorded", os.getpid()))
         else:

@@ -87,6 +87,8 @@ class Sanitizer(Operations):
         self._failed: set[str] = set()
         self._judges_ends = True
         self.last_event_ns = time.monotonic_ns()
+        self.placed: tuple[str, int] | None = None
+        """The group of ranks that this process belongs to, and which of them it is."""
         self.tracker.state.verdicts.on_finding = self._new.append
         self.tracker.state.verdicts.on_joined = lambda finding, joined: self._later.append((finding, joined))
         self.tracker.on_failure = self._tell_failure
@@ -305,6 +307,11 @@ class Sanitizer(Operations):
         """Nobody tells any more what the engine does: what is held in any pool at an end or while all is quiet says
         nothing."""
         self._judges_ends = False
+
+    def place(self, *, group: str, rank: int) -> None:
+        """This process is one of several that must hand out and take back the same slots: rank `rank`, from 0 on, of
+        `group`. A trace says so in its header, which is written with the first event."""
+        self.placed = (group, rank)
 
     def note(self, text: str) -> None:
         """Tells a sentence that a person must read."""

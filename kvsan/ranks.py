@@ -81,6 +81,20 @@ def compare(histories: Sequence[RankHistory]) -> list[Finding]:
     return findings
 
 
+def compared(histories: Sequence[RankHistory]) -> tuple[str, ...]:
+    """What to know of such a comparison, in words: who was compared, for silence means something only then."""
+    notes = []
+    for group in sorted({history.group for history in histories}):
+        ranks = sorted((h for h in histories if h.group == group), key=lambda h: h.rank)
+        if len(ranks) > 1:
+            named = ", ".join(str(each.rank) for each in ranks)
+            events = sum(map(len, ranks[0].pools.values()))
+            notes.append(f"ranks {named} of {group} were compared ({events:,} ownership events on rank {ranks[0].rank})")
+    return tuple(notes) or (
+        "each trace was judged by itself: no two of them say that they are ranks of one group, so none were compared",
+    )
+
+
 def _parting(pool: str, lowest: RankHistory, other: RankHistory) -> Finding | None:
     for number, (theirs, right) in enumerate(zip(other.pools.get(pool, ()), lowest.pools.get(pool, ()), strict=False)):
         if not theirs.agrees(right):

@@ -91,7 +91,8 @@ def _run(rank: int, folder: Path, seeds: range, *, bug: bool, biting: bool) -> N
         case = scenario(bugs.RANK_ORDER, seed, biting=biting)
         config = case.config if bug else case.fixed().config
         with scope(level="full") as sanitizer:
-            recorder = Recorder(str(trace_path(folder, seed, rank)), sanitizer.site_of, group=f"seed {seed}", rank=rank)
+            sanitizer.place(group=f"seed {seed}", rank=rank)
+            recorder = Recorder(str(trace_path(folder, seed, rank)), sanitizer)
             sanitizer.add_plugin(recorder, "recorder")
             try:
                 answers.append(replace(case, config=config).drive(Engine(config, shard=shard)))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from kvsan.errors import EventError, KvsanError, TraceError
 from kvsan.events import Event
 from kvsan.findings import Finding, PoolTotals, Report
-from kvsan.ranks import RankHistory, compare
+from kvsan.ranks import RankHistory, compare, compared
 from kvsan.reporters import json_report
 from kvsan.reporters.terminal import console_for, render
 from kvsan.traces import Trace, read_trace
@@ -134,13 +134,18 @@ def _report(checked: list[Checked], at: int | None) -> Report:
             known = findings.get(key)
             findings[key] = dataclasses.replace(known, count=known.count + 1) if known is not None else finding
     several = len(checked) > 1
+    notes = compared([each.history for each in checked if each.history is not None]) if several else ()
     totals = [
         dataclasses.replace(pool, pool=f"{pool.pool} ({each.file})") if several else pool
         for each in checked
         for pool in each.totals
     ]
     return Report(
-        tuple(findings.values()), tuple(totals), processes=len(checked), events=sum(each.events for each in checked)
+        tuple(findings.values()),
+        tuple(totals),
+        notes=notes,
+        processes=len(checked),
+        events=sum(each.events for each in checked),
     )
 
 

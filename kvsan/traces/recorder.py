@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, Protocol, TextIO
 
 import pluggy
 
@@ -16,35 +17,44 @@ from .text import TextWriter
 
 hookimpl = pluggy.HookimplMarker("kvsan")
 
+Place = tuple[str, int]
+"""A group of ranks that must decide alike, and which of them a process is, from 0 on."""
+
 WAITING = 200_000
 """Events that may wait to be written. A trace with a hole would be judged wrongly, so recording ends when more
 would."""
 
 
+class Recorded(Protocol):
+    """What a recorder asks of the sanitizer whose events it writes."""
+
+    placed: Place | None
+
+    def site_of(self, stack: int) -> str | None:
+        """The innermost engine frame of a stack, in words."""
+
+
 class Recorder:
-    """Appends every event to `path`: text if it ends in .jsonl, binary else. `site_of` puts a stack id into words.
-    `group` and `rank` go into the header, where the process is one rank of several; by default they come from the
-    environment variables KVSAN_GROUP and KVSAN_RANK.
+    """Appends every event to `path`: text if it ends in .jsonl, binary else. The header, which is written with the
+    first event, says which rank of which group the process is, if it is one of several: as the sanitizer was told
+    (`place`), or else as the environment variables KVSAN_GROUP and KVSAN_RANK say.
 
     Raises OSError if the file cannot be made.
     """
 
-    def __init__(
-        self, path: str, site_of: Callable[[int], str | None], *, group: str | None = None, rank: int | None = None
-    ) -> None:
+    def __init__(self, path: str, sanitizer: Recorded) -> None:
         self.path = path
-        self._site_of = site_of
+        self._sanitizer = sanitizer
         self._queue: SimpleQueue[Event | None] = SimpleQueue()
         self._ended = ""
         self._stream: TextIO | BinaryIO
-        self._writer: TextWriter | BinaryWriter
-        header: dict[str, Any] = {"engine": "", "title": f"process {os.getpid()}", **_place(group, rank)}
+        self._begin: Callable[..., TextWriter | BinaryWriter]
         if path.endswith(".jsonl"):
             text = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
-            self._stream, self._writer = text, TextWriter(text, **header)
+            self._stream, self._begin = text, partial(TextWriter, text)
         else:
             binary = open(path, "wb")  # noqa: SIM115 (closed by `close`)
-            self._stream, self._writer = binary, BinaryWriter(binary, **header)
+            self._stream, self._begin = binary, partial(BinaryWriter, binary)
         self._thread = threading.Thread(target=self._run, name="kvsan-recorder", daemon=True)
         self._thread.start()
         os.register_at_fork(after_in_child=self._after_fork)
@@ -68,6 +78,7 @@ class Recorder:
         return [self._ended] if self._ended not in ("closed", "forked") else []
 
     def _run(self) -> None:
+        writer: TextWriter | BinaryWriter | None = None
         try:
             while True:
                 try:
@@ -75,11 +86,13 @@ class Recorder:
                 except Empty:
                     self._stream.flush()
                     continue
+                if writer is None:
+                    writer = self._begin(engine="", title=f"process {os.getpid()}", **_header(self._sanitizer.placed))
                 if event is None:
                     return
                 if event.site is None and event.stack:
-                    event.site = self._site_of(event.stack)
-                self._writer.write(event)
+                    event.site = self._sanitizer.site_of(event.stack)
+                writer.write(event)
         except Exception as error:
             self._ended = f"{self.path}: recording ended: {error}"
         finally:
@@ -98,13 +111,12 @@ class Recorder:
             os.close(null)
 
 
-def _place(group: str | None, rank: int | None) -> dict[str, Any]:
+def _header(place: Place | None) -> dict[str, Any]:
     """The header's fields for one rank of several; none where the group or the rank is not known."""
-    group = group if group is not None else os.environ.get("KVSAN_GROUP")
-    told = os.environ.get("KVSAN_RANK", "")
-    if rank is None and told.isdigit():
-        rank = int(told)
-    return {} if group is None or rank is None else {"group": group, "rank": rank}
+    if place is None:
+        group, rank = os.environ.get("KVSAN_GROUP"), os.environ.get("KVSAN_RANK", "")
+        place = (group, int(rank)) if group is not None and rank.isdigit() else None
+    return {} if place is None else {"group": place[0], "rank": place[1]}
 
 
 def _add_hooks() -> None:

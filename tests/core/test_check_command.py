@@ -146,7 +146,20 @@ def test_ranks_of_one_group_are_compared(tmp_path: Path, capsys: pytest.CaptureF
         ("rank_divergence", 2, "kv:2", 1, files[0])
     ]
     assert status == 88
-    assert as_json(capsys, files[1], files[2])[0] == 0
+    assert document["notes"] == ["ranks 0, 1, 2 of g were compared (2 ownership events on rank 0)"]
+    status, document = as_json(capsys, files[1], files[2])
+    assert status == 0
+    assert document["notes"] == ["ranks 0, 2 of g were compared (2 ownership events on rank 0)"]
+
+
+def test_that_no_ranks_were_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rank, other = (write(tmp_path / f"group {group}", CLEAN, group=group, rank=0) for group in "gh")
+    plain = write(tmp_path / "plain", CLEAN)
+    for files in ((rank, other), (rank, plain)):
+        status, document = as_json(capsys, *files)
+        assert status == 0
+        assert ["no two of them say" in note for note in document["notes"]] == [True]
+    assert as_json(capsys, rank)[1]["notes"] == []
 
 
 def test_expectations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

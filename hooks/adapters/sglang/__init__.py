@@ -13,7 +13,7 @@ from ... import current
 from ...sanitizer import Sanitizer
 from .. import readback
 from ..probes import Probe, Resolved, install
-from . import disaggregation, host, speculation, states, window
+from . import disaggregation, host, ranks, speculation, states, window
 from .older.begin import begin as begin_older
 from .older.watch import OlderWatch
 from .table import DECODING, HOSTED, PREFILLING, SPECULATIVE, STATEFUL, WINDOWED
@@ -90,6 +90,8 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.ahead = speculation.obstacle(scheduler.spec_algorithm) is None and not _lacking(SPECULATIVE)
     watch.slots = _can_read_slots(watch, device)
     san = watch.san
+    if (place := ranks.place()) is not None:
+        san.place(group=place.group, rank=place.rank)
     san.pool(ROWS, kind="row", size=int(watch.rows.req_to_token.shape[0]), reserved=[0])
     if watch.slots:
         size = (int(watch.kv.size) // watch.page + 1) * watch.page

@@ -264,6 +264,16 @@ def double_alloc_page(switch: Switch, original: Original, pool: Any, *args: Any,
     return result
 
 
+def rank_order(switch: Switch, original: Original, pool: Any, need_size: int) -> Any:
+    """One rank of several turns its free list around, so that it takes other slots than the others."""
+    import torch
+    from sglang.srt.runtime_context import get_parallel
+
+    if get_parallel().attn_tp_rank == 1 and need_size < pool.free_pages.numel() and switch.strike():
+        pool.free_pages = torch.flip(pool.free_pages, (0,))
+    return original(pool, need_size)
+
+
 def reserved_slot(switch: Switch, original: Original, pool: Any, need_size: int) -> Any:
     """The padding slot is handed out instead of a free one."""
     import torch
@@ -587,6 +597,7 @@ PRESENT: dict[str, Fault] = {
     "invalid_free": Fault(f"{BASE}.free_segment", invalid_free),
     "double_alloc": Fault(f"{TOKEN}.alloc", double_alloc),
     "double_alloc_page": Fault(f"{PAGED}.alloc_extend", double_alloc_page),
+    "rank_order": Fault(f"{TOKEN}.alloc", rank_order),
     "reserved_slot": only_below(f"{TOKEN}.alloc", reserved_slot),
     "evict_leak": only_below(f"{TOKEN}.free", lost_in_eviction),
     "evict_twice": only_below(f"{TOKEN}.free", evicted_twice),

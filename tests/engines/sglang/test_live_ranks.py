@@ -1,20 +1,26 @@
-"""Servers of two schedulers, replicas or ranks of one model: each is watched by itself, and findings say whose they
-are."""
+"""Servers of two schedulers, replicas or ranks of one model: each is watched by itself, findings say whose they are,
+and the traces of ranks are compared."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from kvsan.commands.check import check_file
+from kvsan.ranks import RankHistory, compare, compared
 
 from . import load
 from .living import frames, known, living, many
+from .server import write_own_plugin
+from .test_live_host import TIER
+
+TWO = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 
 
 @pytest.mark.parametrize(("option", "titles"), [("--dp-size", ("DP0", "DP1")), ("--tp-size", ("TP0", "TP1"))])
 def test_two_schedulers(option: str, titles: tuple[str, ...], model: Path, tmp_path: Path) -> None:
     arguments = ("--max-total-tokens", "1024", option, "2")
-    with living(model, tmp_path, *arguments, SGLANG_CPU_OMP_THREADS_BIND="0|1") as server:
+    with living(model, tmp_path, *arguments, options=recording(tmp_path), **TWO) as server:
         assert load.run(server.port, 24, ends=24) == (24, [])
         server.rest()
         server.nothing_is_wrong()
@@ -33,3 +39,54 @@ def test_two_schedulers(option: str, titles: tuple[str, ...], model: Path, tmp_p
     whose = {each.process for each in leaks}
     assert whose <= {f"sglang::scheduler_{title}" for title in titles}
     assert len(whose) == 2 or leaks[0].extra["also_in"].startswith("pid ")  # replicas may commit it at different places
+    ranks = histories(tmp_path)
+    if option == "--dp-size":
+        assert ranks == []
+    else:
+        assert [each.rank for each in ranks] == [0, 1]
+        assert compare(ranks) == []
+        assert "ranks 0, 1 of SGLang DP0.0 were compared" in compared(ranks)[0]
+
+
+def test_ranks_that_part(model: Path, tmp_path: Path) -> None:
+    """With a host tier, whose copies come and go while requests are served, ranks agree, until one turns its free list
+    around: each by itself does nothing wrong."""
+    write_own_plugin(tmp_path, "cpu_host")
+    arguments = ("--max-total-tokens", "768", "--tp-size", "2", *TIER)
+    with living(model, tmp_path, *arguments, options=recording(tmp_path), **TWO) as server:
+        assert load.run(server.port, 30, ends=30) == (30, [])
+        assert load.run(server.port, 30, ends=30) == (30, [])
+        server.rest()
+        agreed = lowest(histories(tmp_path))
+        assert min(map(len, agreed.pools.values())) > 50
+        assert agreed.pools.keys() == {"rows", "kv", "host"}
+        struck = server.strike("rank_order", many)
+        assert struck.found == ()
+        server.served.stop()
+    assert server.served.report["failures"] == []
+    ranks = histories(tmp_path)
+    (finding,) = compare(ranks)
+    assert (finding.kind, finding.pool, finding.rank) == ("rank_divergence", "kv", 1)
+    changes = lowest(ranks).pools["kv"]
+    at = next(number for number, change in enumerate(changes) if change.at == finding.earlier.at)
+    assert at >= len(agreed.pools["kv"])
+    assert finding.present.what == finding.earlier.what == "alloc"
+    assert finding.present.slots != finding.earlier.slots
+    assert f"Event {at} of pool kv is alloc" in finding.why
+
+
+def recording(folder: Path) -> tuple[str, ...]:
+    """Options with which every process leaves a trace in the folder."""
+    return ("--record", str(folder / "trace-%p.kvt"))
+
+
+def histories(folder: Path) -> list[RankHistory]:
+    """What the folder's traces say of the ranks whose they are, the lowest first."""
+    read = [check_file(str(file)).history for file in folder.glob("trace-*.kvt")]
+    return sorted((each for each in read if each is not None), key=lambda each: each.rank)
+
+
+def lowest(ranks: list[RankHistory]) -> RankHistory:
+    """The first of them, with which the others agree so far."""
+    assert [each.rank for each in ranks] == [0, 1]
+    return ranks[0]
