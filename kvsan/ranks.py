@@ -87,9 +87,9 @@ def compared(histories: Sequence[RankHistory]) -> tuple[str, ...]:
     for group in sorted({history.group for history in histories}):
         ranks = sorted((h for h in histories if h.group == group), key=lambda h: h.rank)
         if len(ranks) > 1:
-            named = ", ".join(str(each.rank) for each in ranks)
-            events = sum(map(len, ranks[0].pools.values()))
-            notes.append(f"ranks {named} of {group} were compared ({events:,} ownership events on rank {ranks[0].rank})")
+            named, lowest = ", ".join(str(each.rank) for each in ranks), ranks[0]
+            events = sum(map(len, lowest.pools.values()))
+            notes.append(f"ranks {named} of {group} were compared ({events:,} ownership events on rank {lowest.rank})")
     return tuple(notes) or (
         "each trace was judged by itself: no two of them say that they are ranks of one group, so none were compared",
     )

@@ -32,6 +32,7 @@ BASE = "sglang.srt.mem_cache.allocator.base:BaseTokenToKVPoolAllocator"
 TOKEN = "sglang.srt.mem_cache.allocator.token:TokenToKVPoolAllocator"
 PAGED = "sglang.srt.mem_cache.allocator.paged:PagedTokenToKVPoolAllocator"
 ROWS = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool"
+WINDOW = "sglang.srt.mem_cache.swa_memory_pool:SWAKVPool"
 BASE_TREE = "sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache"
 TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 COMMON = "sglang.srt.mem_cache.common"
@@ -127,6 +128,17 @@ class Switch:
         """Whose record this is."""
         return next((str(req.rid) for req in self.requests() if req.kv is kv), None)
 
+    def acting(self) -> str | None:
+        """On whose behalf the engine is at it: the `req` of the innermost caller that has one; nobody's in an
+        eviction."""
+        frame: Any = None if self.evicting else sys._getframe(1)
+        while frame is not None:
+            req = frame.f_locals.get("req")
+            if hasattr(req, "rid"):
+                return str(req.rid)
+            frame = frame.f_back
+        return None
+
     def row(self, kv: Any) -> Any:
         """The slots that the record's row maps, shape [allocated]."""
         return self.scheduler.req_to_token_pool.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len].long()
@@ -172,7 +184,8 @@ def leak(switch: Switch, original: Original, tree: Any, kv: Any, ranges: Any) ->
 
 def lost_in_free(switch: Switch, original: Original, pool: Any, free_index: Any) -> Any:
     """The allocator forgets the last slot of what it is given."""
-    if not grouped(pool) and free_index.numel() > 1 and switch.strike(slots=free_index[-1:].tolist()):
+    chance = not grouped(pool) and free_index.numel() > 1
+    if chance and switch.strike(slots=free_index[-1:].tolist(), owner=switch.acting()):
         free_index = free_index[:-1]
     return original(pool, free_index)
 
@@ -211,7 +224,7 @@ def double_free(switch: Switch, original: Original, tree: Any, kv: Any, ranges: 
 def added_twice(switch: Switch, original: Original, pool: Any, free_index: Any) -> Any:
     """The allocator puts what it is given into its free list twice."""
     result = original(pool, free_index)
-    if not grouped(pool) and free_index.numel() > 1 and switch.strike(slots=free_index.tolist()):
+    if not grouped(pool) and free_index.numel() > 1 and switch.strike(slots=free_index.tolist(), owner=switch.acting()):
         original(pool, free_index)
     return result
 
@@ -515,7 +528,7 @@ def ahead_freed(switch: Switch, original: Original, tree: Any, pool: Any, **name
 
 def lock_leak(switch: Switch, original: Original, tree: Any, lock: Any) -> Any:
     """A release skips its unlock."""
-    if lock is not None and switch.strike(node=str(lock.node)):
+    if lock is not None and switch.strike(node=str(lock.node), owner=switch.acting()):
         return None
     return original(tree, lock)
 
@@ -548,6 +561,18 @@ def namespace_mixup(switch: Switch, original: Original, tree: Any, params: Any) 
     return original(tree, params)
 
 
+# -- what attention reads
+
+
+def lost_write(switch: Switch, original: Original, pool: Any, layer: Any, loc_info: Any, *args: Any) -> Any:
+    """A decode step's keys and values are not written into a window layer."""
+    slots = getattr(loc_info, "swa_loc", None)
+    decodes = slots is not None and slots.numel() == len(switch.scheduler.running_batch.reqs)
+    if decodes and pool.layers_mapping[layer.layer_id][1] and switch.strike(slots=slots.tolist()):
+        return None
+    return original(pool, layer, loc_info, *args)
+
+
 # -- order, and the engine's totals
 
 
@@ -563,6 +588,42 @@ def count_mismatch(switch: Switch, original: Original, *args: Any, **named: Any)
     if switch.strike(available=int(available), evictable=int(evictable)):
         evictable += 1
     return original(pool, available, evictable, *rest, **named)
+
+
+# -- what is no fault, to know that it happened and nothing was said of it
+
+
+def mixed(switch: Switch, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any) -> Any:
+    """A batch has prefills and decode steps."""
+    if batch.forward_mode.is_mixed():
+        switch.strike()
+    return original(scheduler, batch, *args, **named)
+
+
+def abort_chunked(switch: Switch, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+    """A request is aborted between its chunks."""
+    _abort(switch, [scheduler.chunked_req] if scheduler.chunked_req is not None else [])
+    return original(scheduler, *args, **named)
+
+
+def abort_queued(switch: Switch, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+    """A request is aborted that has not begun."""
+    _abort(switch, [req for req in scheduler.waiting_queue if switch.row_of(req) is None])
+    return original(scheduler, *args, **named)
+
+
+def abort_running(switch: Switch, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+    """A request is aborted that decodes."""
+    running = scheduler.running_batch
+    _abort(switch, [req for req in running.reqs if not req.finished() and len(req.output_ids) > 1])
+    return original(scheduler, *args, **named)
+
+
+def _abort(switch: Switch, requests: list[Any]) -> None:
+    from sglang.srt.managers.io_struct import AbortReq
+
+    if requests and switch.strike(aborted=str(requests[0].rid)):
+        switch.scheduler.abort_request(AbortReq(rid=requests[0].rid))
 
 
 @dataclass(frozen=True)
@@ -624,8 +685,13 @@ PRESENT: dict[str, Fault] = {
     "lock_underflow": Fault(f"{TREE}.unlock", lock_underflow),
     "evict_locked": only_below(f"{TREE}._evict", evict_locked),
     "namespace_mixup": Fault(f"{TREE}.match_prefix", namespace_mixup),
+    "lost_write": Fault(f"{WINDOW}.set_kv_buffer", lost_write),
     "no_barrier": Fault(f"{SCHEDULER}:Scheduler._apply_war_barrier", no_barrier, strikes=ALWAYS),
     "count_mismatch": Fault(f"{TOTALS}._check_pool_invariant", count_mismatch),
+    "mixed": Fault(f"{SCHEDULER}:Scheduler.process_batch_result", mixed),
+    "abort_chunked": Fault(f"{SCHEDULER}:Scheduler.get_next_batch_to_run", abort_chunked),
+    "abort_queued": Fault(f"{SCHEDULER}:Scheduler.get_next_batch_to_run", abort_queued),
+    "abort_running": Fault(f"{SCHEDULER}:Scheduler.get_next_batch_to_run", abort_running),
 }
 
 

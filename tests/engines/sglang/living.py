@@ -179,6 +179,10 @@ class Case:
         return self.fault
 
 
+HARMLESS = ("mixed", "abort_chunked", "abort_queued", "abort_running")
+"""What is armed like a fault and is none, so that a test knows that it happened."""
+
+
 def names(struck: Struck, case: Case, page: int = 1) -> Finding:
     """Asserts that the first finding since the fault is the one that it must give: in time, of that kind, at those
     slots (with pages larger than one: those pages), row or node, with the owner and the engine's frame."""

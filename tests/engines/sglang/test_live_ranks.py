@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from kvsan.commands.check import check_file
 from kvsan.ranks import RankHistory, compare, compared
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import BARRIER, WHEN, others
+from .living import BARRIER, WHEN, frames, living, many, others
 from .server import serving, write_own_plugin
 
 FULL = ("--level", "full")
@@ -55,3 +55,22 @@ def test_translated_reads(
     assert set(totals) == {"rows", "kv", "swa"}
     assert totals["swa"]["events"] > 1000
     assert any("came from the device" in note for note in served.report["notes"]) is (when == "late")
+
+
+@pytest.mark.parametrize("page", ["1", "16"])
+def test_keys_that_were_not_written(page: str, windowed_model: Path, tmp_path: Path) -> None:
+    """A decode step's attention reads a slot of the window that this tenancy has not written."""
+    write_own_plugin(tmp_path, "cpu_window")
+    arguments = ("--max-total-tokens", "1024", "--page-size", page)
+    with living(windowed_model, tmp_path, *arguments, options=FULL) as server:
+        server.serves_cleanly()
+        struck = server.strike("lost_write", many)
+        first = struck.found[0]
+        assert (first.kind, first.pool) == ("uninit_read", "swa")
+        assert set(first.slots) <= set(struck.facts["slots"])
+        assert first.present.step <= struck.step
+        assert first.owner
+        assert "forward_decode" in frames(first.present)
+        assert {each.kind for each in struck.found} == {"uninit_read"}
+        server.serves_cleanly()
+        server.reports_what_was_told()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import WHEN, Case, Living, comes_from, few, living, names
+from .living import HARMLESS, WHEN, Case, Living, comes_from, few, living, many, names
 from .release import GIVES_BACK
 
 PAGE = 16
@@ -48,6 +48,11 @@ def test_fault(case: Case, server: Living) -> None:
     assert first.owner or first.holder
     assert any(function.startswith("alloc_") for function in comes_from(first)), first
     server.serves_cleanly()
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_no_fault(what: str, server: Living) -> None:
+    assert server.strike(what, many).found == ()
 
 
 def test_the_report(server: Living) -> None:

@@ -1,4 +1,4 @@
-"""One server whose prefix cache has its core in Python, and requests that are retracted again and again."""
+"""Servers whose prefix cache has its core in Python, with requests that are retracted again and again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import Case, Living, comes_from, frames, living, names, too_many
+from .living import HARMLESS, Case, Living, comes_from, frames, living, many, names, too_many
 from .release import EVICTS, GIVES_BACK, LOCKS
 
 VARIABLES = {"SGLANG_TEST_RETRACT": "1", "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
@@ -47,5 +47,24 @@ def test_fault(case: Case, server: Living) -> None:
     server.serves_cleanly()
 
 
+@pytest.mark.parametrize("what", HARMLESS)
+def test_no_fault(what: str, server: Living) -> None:
+    assert server.strike(what, many).found == ()
+
+
 def test_the_report(server: Living) -> None:
     server.reports_what_was_told()
+
+
+def test_pages_of_sixteen_slots(model: Path, tmp_path: Path) -> None:
+    arguments = ("--max-total-tokens", "1024", "--page-size", "16")
+    with living(model, tmp_path, *arguments, **VARIABLES) as server:
+        assert load.run(server.port, 40) == (40, [])
+        server.rest()
+        server.nothing_is_wrong()
+        for what in HARMLESS:
+            assert server.strike(what, many).found == ()
+        case = Case("leak_page", "leak", "process_batch_result")
+        names(server.strike(case.fault, many), case, page=16)
+        server.serves_cleanly()
+        server.reports_what_was_told()

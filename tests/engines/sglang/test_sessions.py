@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import WHEN, Case, Living, comes_from, living, names
+from .living import HARMLESS, WHEN, Case, Living, comes_from, living, many, names
 
 ARGUMENTS = ("--max-total-tokens", "1024", "--page-size", "16", "--enable-streaming-session")
 
@@ -43,6 +43,11 @@ def test_fault(case: Case, server: Living) -> None:
         assert (first.owner or "").startswith("session:")
     assert any(function.startswith("alloc_") for function in comes_from(first)), first
     server.serves_cleanly()
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_no_fault(what: str, server: Living) -> None:
+    assert server.strike(what, many).found == ()
 
 
 def test_the_report(server: Living) -> None:
