@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import NamedTuple
 
 
@@ -16,9 +17,7 @@ def place() -> Place | None:
     """As SGLang has it: one group for each replica, of the ranks that share its attention. None for one that is alone,
     and in releases that say so elsewhere."""
     try:
-        from sglang.srt.runtime_context import get_parallel
-
-        parallel = get_parallel()
+        parallel = import_module("sglang.srt.runtime_context").get_parallel()
         size, rank = parallel.attn_tp_size, parallel.attn_tp_rank
         contexts, context = parallel.attn_cp_size, parallel.attn_cp_rank
         replica = (parallel.dp_rank or 0, parallel.attn_dp_rank or 0)
