@@ -682,6 +682,7 @@ PRESENT: dict[str, Fault] = {
     "ahead_freed": Fault(f"{EAGLE}:alloc_for_spec_decode", ahead_freed),
     "record_contract": Fault(f"{RECORD}.mark_kv_released", record_contract),
     "lock_leak": Fault(f"{TREE}.unlock", lock_leak),
+    "lock_leaks": Fault(f"{TREE}.unlock", lock_leak, strikes=ALWAYS),
     "lock_underflow": Fault(f"{TREE}.unlock", lock_underflow),
     "evict_locked": only_below(f"{TREE}._evict", evict_locked),
     "namespace_mixup": Fault(f"{TREE}.match_prefix", namespace_mixup),

@@ -102,17 +102,27 @@ class Living:
         """Arms a fault in an idle server with an empty cache, sends traffic, in which it strikes, and waits until the
         scheduler is idle again."""
         assert wait_for(self._flush, SECONDS), "the server does not come to rest"
-        hits, told = len(self._read("hits")), len(self._read("found"))
-        self._arm(fault)
+        hits, told = len(self.hits()), len(self._read("found"))
+        self.arm(fault)
         try:
             traffic(self.port)
-            assert wait_for(lambda: len(self._read("hits")) > hits, 5), f"{fault} had no chance to strike"
+            assert wait_for(lambda: len(self.hits()) > hits, 5), f"{fault} had no chance to strike"
         finally:
-            self._arm("")
+            self.arm("")
         self.rest()
-        facts = self._read("hits")[hits]
+        facts = self.hits()[hits]
         found = [each for each in self.findings()[told:] if not known(each)]
         return Struck(facts.pop("event"), facts.pop("step") + self.behind, facts, tuple(found))
+
+    def arm(self, fault: str) -> None:
+        """Puts a new control file in the place of the old one, so that the scheduler reads a whole one."""
+        new = self._control.with_suffix(".new")
+        new.write_text(fault, encoding="utf-8")
+        new.replace(self._control)
+
+    def hits(self) -> list[dict[str, Any]]:
+        """What faults did so far: `event`, `step`, and what each says of itself."""
+        return self._read("hits")
 
     def rest(self) -> None:
         """Waits until the scheduler is idle and kvsan has told all that it found."""
@@ -142,12 +152,6 @@ class Living:
         assert self.served.report["failures"] == []
         assert any("came from the device" in note for note in self.served.report["notes"]) is (self.behind > 0)
         assert self.served.status == (88 if told else 0)
-
-    def _arm(self, fault: str) -> None:
-        """Puts a new control file in the place of the old one, so that the scheduler reads a whole one."""
-        new = self._control.with_suffix(".new")
-        new.write_text(fault, encoding="utf-8")
-        new.replace(self._control)
 
     def _flush(self) -> bool:
         try:
