@@ -308,6 +308,11 @@ class Sanitizer(Operations):
         nothing."""
         self._judges_ends = False
 
+    @property
+    def level(self) -> str:
+        """What is judged: rows, slots or full."""
+        return self.tracker.state.level
+
     def place(self, *, group: str, rank: int) -> None:
         """This process is one of several that must hand out and take back the same slots: rank `rank`, from 0 on, of
         `group`. A trace says so in its header, which is written with the first event."""

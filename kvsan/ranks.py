@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 
 from .events import OWNERSHIP_OPS, Event, Evict, Slots
 from .findings import Access, Finding
@@ -66,10 +67,12 @@ class RankHistory:
 
 
 def compare(histories: Sequence[RankHistory]) -> list[Finding]:
-    """`rank_divergence`, at most one for each rank and pool: the first event that differs from the lowest rank's."""
+    """`rank_divergence`, at most one for each rank and pool: the first event that differs from the lowest rank's. A
+    group in which a rank occurs twice is not compared: those are several runs."""
     findings = []
-    for group in sorted({history.group for history in histories}):
-        ranks = sorted((h for h in histories if h.group == group), key=lambda h: h.rank)
+    for ranks in _groups(histories):
+        if _twice(ranks) is not None:
+            continue
         lowest = ranks[0]
         for other in ranks[1:]:
             parted = [
@@ -84,15 +87,33 @@ def compare(histories: Sequence[RankHistory]) -> list[Finding]:
 def compared(histories: Sequence[RankHistory]) -> tuple[str, ...]:
     """What to know of such a comparison, in words: who was compared, for silence means something only then."""
     notes = []
-    for group in sorted({history.group for history in histories}):
-        ranks = sorted((h for h in histories if h.group == group), key=lambda h: h.rank)
-        if len(ranks) > 1:
-            named, lowest = ", ".join(str(each.rank) for each in ranks), ranks[0]
-            events = sum(map(len, lowest.pools.values()))
-            notes.append(f"ranks {named} of {group} were compared ({events:,} ownership events on rank {lowest.rank})")
+    for ranks in _groups(histories):
+        lowest = ranks[0]
+        if (number := _twice(ranks)) is not None:
+            files = ", ".join(each.file for each in ranks if each.rank == number)
+            notes.append(
+                f"the ranks of {lowest.group} were not compared, since rank {number} is there more than once: give the "
+                f"traces of one run ({files})"
+            )
+        elif len(ranks) > 1:
+            named, events = ", ".join(str(each.rank) for each in ranks), sum(map(len, lowest.pools.values()))
+            notes.append(
+                f"ranks {named} of {lowest.group} were compared ({events:,} ownership events on rank {lowest.rank})"
+            )
     return tuple(notes) or (
         "each trace was judged by itself: no two of them say that they are ranks of one group, so none were compared",
     )
+
+
+def _groups(histories: Sequence[RankHistory]) -> list[list[RankHistory]]:
+    """The histories by their groups, in each the lowest rank first."""
+    ordered = sorted(histories, key=lambda history: (history.group, history.rank))
+    return [list(ranks) for _, ranks in groupby(ordered, key=lambda history: history.group)]
+
+
+def _twice(ranks: list[RankHistory]) -> int | None:
+    """A rank that occurs more than once."""
+    return next((one.rank for one, other in pairwise(ranks) if one.rank == other.rank), None)
 
 
 def _parting(pool: str, lowest: RankHistory, other: RankHistory) -> Finding | None:

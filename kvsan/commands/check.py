@@ -15,6 +15,7 @@ from kvsan.findings import Finding, PoolTotals, Report
 from kvsan.ranks import RankHistory, compare, compared
 from kvsan.reporters import json_report
 from kvsan.reporters.terminal import console_for, render
+from kvsan.state import LEVELS
 from kvsan.traces import Trace, read_trace
 from kvsan.tracker import Tracker
 
@@ -33,6 +34,7 @@ class Checked:
     error: TraceError | None = None
     expect: dict[str, object] | None = None
     history: RankHistory | None = None
+    note: str | None = None
 
 
 class Check:
@@ -49,7 +51,7 @@ class Check:
         parser.add_argument("files", nargs="+", metavar="FILE", help="a trace")
         parser.add_argument("--format", choices=("text", "json"), default="text", help="of the report (default: text)")
         parser.add_argument(
-            "--level", choices=("rows", "slots", "full"), default="full", help="what is judged (default: full)"
+            "--level", choices=LEVELS, help="what is judged (default: what was recorded whole, else full)"
         )
         parser.add_argument("--at", type=int, metavar="EVENT", help="only what was found at this event")
         parser.add_argument(
@@ -77,13 +79,18 @@ class Check:
         return status
 
 
-def check_file(file: str, level: str = "full") -> Checked:
-    """Judges one trace as far as it can be read."""
+def check_file(file: str, level: str | None = None) -> Checked:
+    """Judges one trace as far as it can be read; without a level, at the one that it was recorded at."""
     result = Checked(file)
-    tracker = Tracker(level)
+    tracker = Tracker(level or "full")
     number = 1
     try:
         trace = read_trace(file)
+        recorded = trace.header.level or "full"
+        if level is None:
+            tracker = Tracker(recorded)
+        elif LEVELS.index(level) > LEVELS.index(recorded):
+            result.note = f"{file}: recorded at level {recorded}; what is judged beyond it was not told whole"
         result.expect = trace.header.expect
         if trace.header.group is not None and trace.header.rank is not None:
             result.history = RankHistory(trace.header.group, trace.header.rank, file)
@@ -134,7 +141,9 @@ def _report(checked: list[Checked], at: int | None) -> Report:
             known = findings.get(key)
             findings[key] = dataclasses.replace(known, count=known.count + 1) if known is not None else finding
     several = len(checked) > 1
-    notes = compared([each.history for each in checked if each.history is not None]) if several else ()
+    notes = tuple(each.note for each in checked if each.note is not None)
+    if several:
+        notes += compared([each.history for each in checked if each.history is not None])
     totals = [
         dataclasses.replace(pool, pool=f"{pool.pool} ({each.file})") if several else pool
         for each in checked

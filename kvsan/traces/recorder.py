@@ -30,14 +30,20 @@ class Recorded(Protocol):
 
     placed: Place | None
 
+    @property
+    def level(self) -> str:
+        """What is judged, and so what it is told whole: rows, slots or full."""
+
     def site_of(self, stack: int) -> str | None:
         """The innermost engine frame of a stack, in words."""
 
 
 class Recorder:
-    """Appends every event to `path`: text if it ends in .jsonl, binary else. The header, which is written with the
-    first event, says which rank of which group the process is, if it is one of several: as the sanitizer was told
-    (`place`), or else as the environment variables KVSAN_GROUP and KVSAN_RANK say.
+    """Appends every event to `path`: text if it ends in .jsonl, binary else.
+
+    The header is written with the first event. It says up to which level the events are whole and, if the process is
+    one of several ranks, which of which group: as the sanitizer was told (`place`), or else as the environment
+    variables KVSAN_GROUP and KVSAN_RANK say.
 
     Raises OSError if the file cannot be made.
     """
@@ -87,7 +93,7 @@ class Recorder:
                     self._stream.flush()
                     continue
                 if writer is None:
-                    writer = self._begin(engine="", title=f"process {os.getpid()}", **_header(self._sanitizer.placed))
+                    writer = self._begin(**_header(self._sanitizer))
                 if event is None:
                     return
                 if event.site is None and event.stack:
@@ -111,12 +117,14 @@ class Recorder:
             os.close(null)
 
 
-def _header(place: Place | None) -> dict[str, Any]:
-    """The header's fields for one rank of several; none where the group or the rank is not known."""
+def _header(sanitizer: Recorded) -> dict[str, Any]:
+    """The header's fields; without a place where the group or the rank is not known."""
+    place = sanitizer.placed
     if place is None:
         group, rank = os.environ.get("KVSAN_GROUP"), os.environ.get("KVSAN_RANK", "")
         place = (group, int(rank)) if group is not None and rank.isdigit() else None
-    return {} if place is None else {"group": place[0], "rank": place[1]}
+    fields = {"engine": "", "title": f"process {os.getpid()}", "level": sanitizer.level}
+    return fields if place is None else {**fields, "group": place[0], "rank": place[1]}
 
 
 def _add_hooks() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import TraceError
 from ..events import EVENT_BY_OP, POOL_KINDS, Event, as_slots
 from ..rows import MAX_CELL
+from ..state import LEVELS
 
 VERSION = 1
 MAX_SLOTS = 1 << 31
@@ -51,6 +52,8 @@ class Header:
     title: str | None = None
     group: str | None = None
     rank: int | None = None
+    level: str | None = None
+    """Up to which level what happened was recorded whole; None: all of it."""
     expect: dict[str, Any] | None = None
     fields: dict[str, Any] = field(default_factory=dict)
 
@@ -208,13 +211,16 @@ def header_from_dict(record: object, file: str) -> Header:
     rank = record.get("rank")
     if rank is not None and not (type(rank) is int and rank >= 0):
         raise TraceError(f"rank must be a number from 0 on, not {rank!r}", file=file, line=1)
+    level = record.get("level")
+    if level is not None and level not in LEVELS:
+        raise TraceError(f"level must be one of {', '.join(LEVELS)}, not {level!r}", file=file, line=1)
     expect = record.get("expect")
     if expect is not None and not isinstance(expect, dict):
         raise TraceError("expect must be an object", file=file, line=1)
     group = record.get("group")
     return Header(
         VERSION, record.get("engine"), record.get("title"), str(group) if group is not None else None, rank,
-        expect, record,
+        level, expect, record,
     )  # fmt: skip
 
 

@@ -134,6 +134,22 @@ def test_several_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert [pool["pool"] for pool in document["totals"]] == [f"kv ({file})" for file in (one, two, three)]
 
 
+def test_a_trace_is_judged_at_the_level_that_it_was_recorded_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody told of all that orders reads and writes, so that what looks like a race says nothing."""
+    accesses = [{"op": op, "pool": "kv", "slots": [1], "agent": f"does the {op}"} for op in ("write", "read")]
+    events = [*CLEAN[:2], *accesses, *CLEAN[2:]]
+    slots, whole = write(tmp_path / "slots", events, level="slots"), write(tmp_path / "whole", events)
+    assert [as_json(capsys, file)[0] for file in (slots, whole)] == [0, 88]
+    status, document = as_json(capsys, "--level", "full", slots)
+    assert (status, [finding["kind"] for finding in document["findings"]]) == (88, ["race"])
+    assert document["notes"] == [f"{slots}: recorded at level slots; what is judged beyond it was not told whole"]
+    assert as_json(capsys, "--level", "rows", slots)[1]["notes"] == []
+    status, _, err = check(capsys, write(tmp_path / "wrong", events, level="all"))
+    assert (status, "level must be one of rows, slots, full, not 'all'" in err) == (2, True)
+
+
 def test_ranks_of_one_group_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = [dict(event) for event in CLEAN]
     other[2] = {**other[2], "slots": [2, 1]}
@@ -150,6 +166,21 @@ def test_ranks_of_one_group_are_compared(tmp_path: Path, capsys: pytest.CaptureF
     status, document = as_json(capsys, files[1], files[2])
     assert status == 0
     assert document["notes"] == ["ranks 0, 2 of g were compared (2 ownership events on rank 0)"]
+
+
+def test_ranks_of_two_runs_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = [dict(event) for event in CLEAN]
+    other[2] = {**other[2], "slots": [2, 1]}
+    files = [
+        write(tmp_path / f"trace-{number}", events, group="g", rank=rank)
+        for number, (rank, events) in enumerate(((0, CLEAN), (1, CLEAN), (0, other), (1, other)))
+    ]
+    status, document = as_json(capsys, *files)
+    assert (status, document["findings"]) == (0, [])
+    assert document["notes"] == [
+        "the ranks of g were not compared, since rank 0 is there more than once: give the traces of one run "
+        f"({files[0]}, {files[2]})"
+    ]
 
 
 def test_that_no_ranks_were_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

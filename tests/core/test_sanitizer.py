@@ -28,7 +28,7 @@ from kvsan.errors import FindingRaised
 from kvsan.events import EVENT_CLASSES, Event
 from kvsan.findings import Failure, Finding
 from kvsan.sinks import Collector
-from kvsan.traces import event_to_dict
+from kvsan.traces import event_to_dict, read_trace
 from kvsan.traces.recorder import Recorder
 
 from .feeding import facts
@@ -658,7 +658,7 @@ def test_a_fork_does_not_write_the_trace_twice(tmp_path: Path) -> None:
             import os, sys
             from kvsan.hooks.sanitizer import Sanitizer
             from kvsan.traces.recorder import Recorder
-            s = Sanitizer(); recorder = Recorder(sys.argv[1], s.site_of); s.add_plugin(recorder, "recorder")
+            s = Sanitizer(); recorder = Recorder(sys.argv[1], s); s.add_plugin(recorder, "recorder")
             s.pool("kv", kind="kv", size=64)
             for slot in range(1, 40): s.alloc("kv", [slot], owner="A")
             import time; time.sleep(0.1)
@@ -769,7 +769,7 @@ def test_a_plugin_with_a_hook_that_is_none_is_refused() -> None:
 @pytest.mark.parametrize("name", ["t.jsonl", "t.kvt"])
 def test_a_recording_gives_the_findings_of_the_process(name: str, tmp_path: Path) -> None:
     sanitizer, _ = listening(level="full")
-    recorder = Recorder(str(tmp_path / name), sanitizer.site_of)
+    recorder = Recorder(str(tmp_path / name), sanitizer)
     sanitizer.add_plugin(recorder, "recorder")
     sanitizer.pool("state", kind="state", size=4)
     sanitizer.alloc("state", [1, 2, 3], owner="A")
@@ -791,7 +791,7 @@ def test_a_recording_gives_the_findings_of_the_process(name: str, tmp_path: Path
 
 def test_an_event_that_the_process_could_not_take_ends_the_judgement_of_its_recording(tmp_path: Path) -> None:
     sanitizer, _ = listening()
-    recorder = Recorder(str(tmp_path / "t.kvt"), sanitizer.site_of)
+    recorder = Recorder(str(tmp_path / "t.kvt"), sanitizer)
     sanitizer.add_plugin(recorder, "recorder")
     sanitizer.pool("kv", kind="kv", size=4)
     sanitizer.free("kv", [1])
@@ -804,9 +804,30 @@ def test_an_event_that_the_process_could_not_take_ends_the_judgement_of_its_reco
     assert facts(checked.findings) == [("invalid_free", 1, "kv:1")]
 
 
+def test_a_recording_says_what_is_whole_and_whose_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def header(name: str, prepare: Callable[[Sanitizer], None]) -> tuple[str | None, str | None, int | None]:
+        sanitizer, _ = listening(level="slots")
+        recorder = Recorder(str(tmp_path / name), sanitizer)
+        sanitizer.add_plugin(recorder, "recorder")
+        prepare(sanitizer)  # as an adapter does, when the engine is ready: the recorder is there long before
+        sanitizer.step()
+        assert recorder.close() == []
+        read = read_trace(tmp_path / name).header
+        return read.level, read.group, read.rank
+
+    assert header("alone.kvt", lambda sanitizer: None) == ("slots", None, None)
+    assert header("rows.kvt", Sanitizer.watch_rows_only) == ("rows", None, None)
+    assert header("placed.jsonl", lambda sanitizer: sanitizer.place(group="g", rank=3)) == ("slots", "g", 3)
+    monkeypatch.setenv("KVSAN_GROUP", "told")
+    assert header("half.kvt", lambda sanitizer: None) == ("slots", None, None)
+    monkeypatch.setenv("KVSAN_RANK", "1")
+    assert header("told.kvt", lambda sanitizer: None) == ("slots", "told", 1)
+    assert header("both.kvt", lambda sanitizer: sanitizer.place(group="g", rank=0)) == ("slots", "g", 0)
+
+
 def test_sites_of_a_recording(tmp_path: Path) -> None:
     sanitizer, _ = listening()
-    recorder = Recorder(str(tmp_path / "t.jsonl"), sanitizer.site_of)
+    recorder = Recorder(str(tmp_path / "t.jsonl"), sanitizer)
     sanitizer.add_plugin(recorder, "recorder")
     sanitizer.pool("kv", kind="kv", size=8)
     engine_frees(sanitizer)
@@ -819,7 +840,7 @@ def test_sites_of_a_recording(tmp_path: Path) -> None:
 
 def test_a_recording_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     sanitizer, listener = listening()
-    recorder = Recorder(str(tmp_path / "t.jsonl"), sanitizer.site_of)
+    recorder = Recorder(str(tmp_path / "t.jsonl"), sanitizer)
     sanitizer.add_plugin(recorder, "recorder")
     sanitizer.done(batch=object())  # type: ignore[arg-type]
     for _ in range(50):

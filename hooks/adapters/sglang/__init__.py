@@ -90,7 +90,7 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.ahead = speculation.obstacle(scheduler.spec_algorithm) is None and not _lacking(SPECULATIVE)
     watch.slots = _can_read_slots(watch, device)
     san = watch.san
-    if (place := ranks.place()) is not None:
+    if (place := ranks.place(scheduler)) is not None:
         san.place(group=place.group, rank=place.rank)
     san.pool(ROWS, kind="row", size=int(watch.rows.req_to_token.shape[0]), reserved=[0])
     if watch.slots:

@@ -27,6 +27,17 @@ def test_rows_alone(model: Path, tmp_path: Path) -> None:
     assert served.report["events"] > 1000
 
 
+def test_without_the_barrier(model: Path, tmp_path: Path) -> None:
+    """On a CPU SGLang asks for it only if it is told to: what it does not ask for is missing, and nothing else."""
+    with serving(model, tmp_path, "--max-total-tokens", "2048", options=("--level", "rows")) as served:
+        assert load.run(served.port, 24) == (24, [])
+    assert {(each.kind, each.pool) for each in served.findings} == {("race", "rows")}
+    for race in served.findings:
+        assert (race.present.agent, race.earlier.agent) == ("sched", "fwd")
+        assert "nothing makes sched wait for fwd" in race.missing
+    assert (served.status, served.report["failures"]) == (88, [])
+
+
 def test_off_means_off(tmp_path: Path) -> None:
     code = (
         "import sys, importlib.metadata as metadata; from sglang.srt.managers.scheduler import Scheduler; "
