@@ -52,7 +52,7 @@ def _close(recorder: object, sink: Sink) -> None:
 
 def _watch(sanitizer: Sanitizer, seconds: float, ended: threading.Event) -> None:
     """Judges once, as `idle` does, whenever no event has come for so long and none waits."""
-    judged = -1
+    judged = 0  # before the first event there is nothing to judge, and an engine may take long to begin
     while not ended.wait(seconds / 4):
         if sanitizer.waiting:  # what has come is the engine's thread to take in, which knows what its device does
             continue

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.metadata import EntryPoints, entry_points
+from operator import index
 from typing import Any
 
 import pluggy
@@ -20,6 +21,7 @@ from kvsan.events import EVENT_CLASSES, NEVER_CITED, Event, Idle, as_slots
 from kvsan.findings import Failure, Finding, Frame, Joined, PoolTotals, Report
 from kvsan.options import Options
 from kvsan.policy import Policy, token_of
+from kvsan.ranks import Rank
 from kvsan.several import Several
 from kvsan.sinks import Collector, Sink
 from kvsan.tracker import Tracker
@@ -87,8 +89,8 @@ class Sanitizer(Operations):
         self._failed: set[str] = set()
         self._judges_ends = True
         self.last_event_ns = time.monotonic_ns()
-        self.placed: tuple[str, int] | None = None
-        """The group of ranks that this process belongs to, and which of them it is."""
+        self.rank: Rank | None = None
+        """Which of several ranks this process is, if it is one; see `set_rank`."""
         self.tracker.state.verdicts.on_finding = self._new.append
         self.tracker.state.verdicts.on_joined = lambda finding, joined: self._later.append((finding, joined))
         self.tracker.on_failure = self._tell_failure
@@ -313,10 +315,21 @@ class Sanitizer(Operations):
         """What is judged: rows, slots or full."""
         return self.tracker.state.level
 
-    def place(self, *, group: str, rank: int) -> None:
-        """This process is one of several that must hand out and take back the same slots: rank `rank`, from 0 on, of
-        `group`. A trace says so in its header, which is written with the first event."""
-        self.placed = (group, rank)
+    def set_rank(self, *, group: str, number: int) -> None:
+        """This process is one of several that must hand out and take back the same slots: rank `number`, from 0 on, of
+        `group`, whose name no other engine shares. To be called before the first event: a trace says it in its
+        header."""
+        try:
+            rank = Rank(str(group), index(number))
+            if rank.number < 0:
+                raise ValueError(f"a rank is a number from 0 on, not {rank.number}")
+            if self._next:
+                raise ValueError("events have come already, and with the first of them the trace's header")
+        except (TypeError, ValueError) as error:
+            cost = "the traces of several ranks are not compared"
+            self._tell_failure(Failure("set_rank", f"{type(error).__name__}: {error}", cost))
+        else:
+            self.rank = rank
 
     def note(self, text: str) -> None:
         """Tells a sentence that a person must read."""

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsan.state import LEVELS
+
 if TYPE_CHECKING:
     from kvsan.bench_engine import Scheduler
 
-LEVELS = ("rows", "slots", "full")
 LATE = "late"
 COUNTS = (8, 64)
 AFRESH = 200

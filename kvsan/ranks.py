@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
 from .events import OWNERSHIP_OPS, Event, Evict, Slots
 from .findings import Access, Finding
@@ -12,6 +13,13 @@ from .rules.nodeslots import held_by
 from .state import State
 
 SHOWN = 64
+
+
+class Rank(NamedTuple):
+    """One of several processes that must decide alike: which of its group, from 0 on."""
+
+    group: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +75,8 @@ class RankHistory:
 
 
 def compare(histories: Sequence[RankHistory]) -> list[Finding]:
-    """`rank_divergence`, at most one for each rank and pool: the first event that differs from the lowest rank's. A
-    group in which a rank occurs twice is not compared: those are several runs."""
+    """`rank_divergence`, at most one for each rank: the first event that differs from the lowest rank's. A group in
+    which a rank occurs twice is not compared: those are several runs."""
     findings = []
     for ranks in _groups(histories):
         if _twice(ranks) is not None:
@@ -84,25 +92,28 @@ def compare(histories: Sequence[RankHistory]) -> list[Finding]:
     return findings
 
 
-def compared(histories: Sequence[RankHistory]) -> tuple[str, ...]:
+def comparison_notes(histories: Sequence[RankHistory]) -> tuple[str, ...]:
     """What to know of such a comparison, in words: who was compared, for silence means something only then."""
     notes = []
     for ranks in _groups(histories):
-        lowest = ranks[0]
+        lowest, named = ranks[0], ", ".join(str(each.rank) for each in ranks)
         if (number := _twice(ranks)) is not None:
             files = ", ".join(each.file for each in ranks if each.rank == number)
             notes.append(
                 f"the ranks of {lowest.group} were not compared, since rank {number} is there more than once: give the "
                 f"traces of one run ({files})"
             )
-        elif len(ranks) > 1:
-            named, events = ", ".join(str(each.rank) for each in ranks), sum(map(len, lowest.pools.values()))
-            notes.append(
-                f"ranks {named} of {lowest.group} were compared ({events:,} ownership events on rank {lowest.rank})"
+        elif len(ranks) == 1:
+            notes.append(f"rank {named} of {lowest.group} was compared with none: the other ranks' traces are not here")
+        else:
+            common = sum(
+                min(len(each.pools.get(pool, ())) for each in ranks)
+                for pool in {pool for each in ranks for pool in each.pools}
             )
-    return tuple(notes) or (
-        "each trace was judged by itself: no two of them say that they are ranks of one group, so none were compared",
-    )
+            notes.append(
+                f"ranks {named} of {lowest.group} were compared in the {common:,} ownership events that all have"
+            )
+    return tuple(notes) or ("each trace was judged by itself: none says that it is one rank of several",)
 
 
 def _groups(histories: Sequence[RankHistory]) -> list[list[RankHistory]]:

@@ -91,7 +91,7 @@ def _run(rank: int, folder: Path, seeds: range, *, bug: bool, biting: bool) -> N
         case = scenario(bugs.RANK_ORDER, seed, biting=biting)
         config = case.config if bug else case.fixed().config
         with scope(level="full") as sanitizer:
-            sanitizer.place(group=f"seed {seed}", rank=rank)
+            sanitizer.set_rank(group=f"seed {seed}", number=rank)
             recorder = Recorder(str(trace_path(folder, seed, rank)), sanitizer)
             sanitizer.add_plugin(recorder, "recorder")
             try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from kvsan.errors import EventError, KvsanError, TraceError
 from kvsan.events import Event
 from kvsan.findings import Finding, PoolTotals, Report
-from kvsan.ranks import RankHistory, compare, compared
+from kvsan.ranks import RankHistory, compare, comparison_notes
 from kvsan.reporters import json_report
 from kvsan.reporters.terminal import console_for, render
 from kvsan.state import LEVELS
@@ -51,7 +51,7 @@ class Check:
         parser.add_argument("files", nargs="+", metavar="FILE", help="a trace")
         parser.add_argument("--format", choices=("text", "json"), default="text", help="of the report (default: text)")
         parser.add_argument(
-            "--level", choices=LEVELS, help="what is judged (default: what was recorded whole, else full)"
+            "--level", choices=LEVELS, help="what is judged (default: the level in the trace's header, else full)"
         )
         parser.add_argument("--at", type=int, metavar="EVENT", help="only what was found at this event")
         parser.add_argument(
@@ -143,7 +143,7 @@ def _report(checked: list[Checked], at: int | None) -> Report:
     several = len(checked) > 1
     notes = tuple(each.note for each in checked if each.note is not None)
     if several:
-        notes += compared([each.history for each in checked if each.history is not None])
+        notes += comparison_notes([each.history for each in checked if each.history is not None])
     totals = [
         dataclasses.replace(pool, pool=f"{pool.pool} ({each.file})") if several else pool
         for each in checked

@@ -12,13 +12,11 @@ from typing import Any, BinaryIO, Protocol, TextIO
 import pluggy
 
 from ..events import EVENT_CLASSES, Event
+from ..ranks import Rank
 from .binary import BinaryWriter
 from .text import TextWriter
 
 hookimpl = pluggy.HookimplMarker("kvsan")
-
-Place = tuple[str, int]
-"""A group of ranks that must decide alike, and which of them a process is, from 0 on."""
 
 WAITING = 200_000
 """Events that may wait to be written. A trace with a hole would be judged wrongly, so recording ends when more
@@ -28,7 +26,7 @@ would."""
 class Recorded(Protocol):
     """What a recorder asks of the sanitizer whose events it writes."""
 
-    placed: Place | None
+    rank: Rank | None
 
     @property
     def level(self) -> str:
@@ -42,7 +40,7 @@ class Recorder:
     """Appends every event to `path`: text if it ends in .jsonl, binary else.
 
     The header is written with the first event. It says up to which level the events are whole and, if the process is
-    one of several ranks, which of which group: as the sanitizer was told (`place`), or else as the environment
+    one of several ranks, which of which group: as the sanitizer was told (`set_rank`), or else as the environment
     variables KVSAN_GROUP and KVSAN_RANK say.
 
     Raises OSError if the file cannot be made.
@@ -118,13 +116,13 @@ class Recorder:
 
 
 def _header(sanitizer: Recorded) -> dict[str, Any]:
-    """The header's fields; without a place where the group or the rank is not known."""
-    place = sanitizer.placed
-    if place is None:
-        group, rank = os.environ.get("KVSAN_GROUP"), os.environ.get("KVSAN_RANK", "")
-        place = (group, int(rank)) if group is not None and rank.isdigit() else None
+    """The header's fields; without group and rank where one of them is not known."""
+    rank = sanitizer.rank
+    if rank is None:
+        group, number = os.environ.get("KVSAN_GROUP"), os.environ.get("KVSAN_RANK", "")
+        rank = Rank(group, int(number)) if group is not None and number.isdecimal() else None
     fields = {"engine": "", "title": f"process {os.getpid()}", "level": sanitizer.level}
-    return fields if place is None else {**fields, "group": place[0], "rank": place[1]}
+    return fields if rank is None else {**fields, "group": rank.group, "rank": rank.number}
 
 
 def _add_hooks() -> None:

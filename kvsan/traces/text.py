@@ -234,7 +234,7 @@ def read_text(path: str | Path) -> Trace:
     try:
         first = _read_line(stream, file, 1)
         if not first:
-            raise TraceError("the file is empty", file=file, line=1)
+            raise TraceError("the file is empty: its process ended before anything was told", file=file, line=1)
         header = _read_header(first, file)
     except TraceError:
         stream.close()

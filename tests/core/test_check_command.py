@@ -162,10 +162,10 @@ def test_ranks_of_one_group_are_compared(tmp_path: Path, capsys: pytest.CaptureF
         ("rank_divergence", 2, "kv:2", 1, files[0])
     ]
     assert status == 88
-    assert document["notes"] == ["ranks 0, 1, 2 of g were compared (2 ownership events on rank 0)"]
+    assert document["notes"] == ["ranks 0, 1, 2 of g were compared in the 2 ownership events that all have"]
     status, document = as_json(capsys, files[1], files[2])
     assert status == 0
-    assert document["notes"] == ["ranks 0, 2 of g were compared (2 ownership events on rank 0)"]
+    assert document["notes"] == ["ranks 0, 2 of g were compared in the 2 ownership events that all have"]
 
 
 def test_ranks_of_two_runs_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,13 +184,23 @@ def test_ranks_of_two_runs_are_not_compared(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_that_no_ranks_were_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rank, other = (write(tmp_path / f"group {group}", CLEAN, group=group, rank=0) for group in "gh")
-    plain = write(tmp_path / "plain", CLEAN)
-    for files in ((rank, other), (rank, plain)):
+    alone = [write(tmp_path / f"group {group}", CLEAN, group=group, rank=0) for group in "gh"]
+    plain = [write(tmp_path / f"plain {number}", CLEAN) for number in range(2)]
+    lonely = "rank 0 of {} was compared with none: the other ranks' traces are not here"
+    for files, notes in (
+        (alone, [lonely.format("g"), lonely.format("h")]),
+        ([alone[0], plain[0]], [lonely.format("g")]),
+        (plain, ["each trace was judged by itself: none says that it is one rank of several"]),
+        (plain[:1], []),
+    ):
         status, document = as_json(capsys, *files)
-        assert status == 0
-        assert ["no two of them say" in note for note in document["notes"]] == [True]
-    assert as_json(capsys, rank)[1]["notes"] == []
+        assert (status, document["notes"]) == (0, notes)
+
+
+def test_a_rank_whose_trace_ends_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [write(tmp_path / f"rank{rank}", CLEAN[:length], group="g", rank=rank) for rank, length in ((0, 4), (1, 2))]
+    status, document = as_json(capsys, *files)
+    assert (status, document["notes"]) == (0, ["ranks 0, 1 of g were compared in the 1 ownership events that all have"])
 
 
 def test_expectations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

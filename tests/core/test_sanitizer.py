@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from kvsan.commands.check import check_file
 from kvsan.errors import FindingRaised
 from kvsan.events import EVENT_CLASSES, Event
 from kvsan.findings import Failure, Finding
+from kvsan.options import Options
 from kvsan.sinks import Collector
 from kvsan.traces import event_to_dict, read_trace
 from kvsan.traces.recorder import Recorder
@@ -817,12 +819,41 @@ def test_a_recording_says_what_is_whole_and_whose_it_is(tmp_path: Path, monkeypa
 
     assert header("alone.kvt", lambda sanitizer: None) == ("slots", None, None)
     assert header("rows.kvt", Sanitizer.watch_rows_only) == ("rows", None, None)
-    assert header("placed.jsonl", lambda sanitizer: sanitizer.place(group="g", rank=3)) == ("slots", "g", 3)
+    third = np.int64(3)
+    assert header("placed.jsonl", lambda sanitizer: sanitizer.set_rank(group="g", number=third)) == ("slots", "g", 3)
     monkeypatch.setenv("KVSAN_GROUP", "told")
     assert header("half.kvt", lambda sanitizer: None) == ("slots", None, None)
     monkeypatch.setenv("KVSAN_RANK", "1")
     assert header("told.kvt", lambda sanitizer: None) == ("slots", "told", 1)
-    assert header("both.kvt", lambda sanitizer: sanitizer.place(group="g", rank=0)) == ("slots", "g", 0)
+    monkeypatch.setenv("KVSAN_RANK", "\u00b2")
+    assert header("odd.kvt", lambda sanitizer: None) == ("slots", None, None)
+    assert header("both.kvt", lambda sanitizer: sanitizer.set_rank(group="g", number=0)) == ("slots", "g", 0)
+
+
+def test_a_rank_that_cannot_be_one(tmp_path: Path) -> None:
+    sanitizer, listener = listening()
+    sanitizer.set_rank(group="g", number=-1)
+    sanitizer.set_rank(group="g", number="first")  # type: ignore[arg-type]
+    sanitizer.step()
+    sanitizer.set_rank(group="g", number=1)  # too late
+    assert sanitizer.rank is None
+    assert [failure.where for failure in listener.failures] == ["set_rank"] * 3
+    assert [failure.cost for failure in listener.failures] == ["the traces of several ranks are not compared"] * 3
+
+
+def test_an_engine_that_takes_long_to_begin(tmp_path: Path) -> None:
+    """Nothing is judged before the first event, so that what is known only then still gets into the trace's header."""
+    sanitizer = hooks.start(Options(record=str(tmp_path / "t.kvt"), idle_seconds=0.05), Collector())
+    try:
+        time.sleep(0.3)
+        sanitizer.watch_rows_only()
+        sanitizer.set_rank(group="g", number=1)
+        sanitizer.step()
+    finally:
+        hooks.stop()
+    (file,) = tmp_path.glob("*.kvt")
+    header = read_trace(file).header
+    assert (header.level, header.group, header.rank) == ("rows", "g", 1)
 
 
 def test_sites_of_a_recording(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvsan import alone
+from kvsan.ranks import Rank
 
 from ... import current
 from ...sanitizer import Sanitizer
@@ -90,8 +91,8 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.ahead = speculation.obstacle(scheduler.spec_algorithm) is None and not _lacking(SPECULATIVE)
     watch.slots = _can_read_slots(watch, device)
     san = watch.san
-    if (place := ranks.place(scheduler)) is not None:
-        san.place(group=place.group, rank=place.rank)
+    if (rank := _rank_of(watch, scheduler)) is not None:
+        san.set_rank(group=rank.group, number=rank.number)
     san.pool(ROWS, kind="row", size=int(watch.rows.req_to_token.shape[0]), reserved=[0])
     if watch.slots:
         size = (int(watch.kv.size) // watch.page + 1) * watch.page
@@ -108,6 +109,15 @@ def _begin(watch: Watch, scheduler: Any) -> None:
     watch.found = _found
     watch.blind = False
     watch.check()
+
+
+def _rank_of(watch: Watch, scheduler: Any) -> Rank | None:
+    """Which of several ranks the scheduler is; that it cannot be said is no reason to watch nothing."""
+    try:
+        return ranks.rank_of(scheduler)
+    except Exception as error:
+        watch.note(f"SGLang: which rank this is could not be read ({error!r}), so that kvsan check compares none.")
+        return None
 
 
 def _unfollowed(watch: Watch) -> str | None:

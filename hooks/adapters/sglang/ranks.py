@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
+
+from kvsan.ranks import Rank
 
 
-class Place(NamedTuple):
-    """A group of ranks, and which of them this is."""
+def rank_of(scheduler: Any) -> Rank | None:
+    """Ranks that share the attention of one replica are a group; None for a scheduler that is alone. Raises whatever
+    SGLang does where it does not know yet.
 
-    group: str
-    rank: int
-
-
-def place(scheduler: Any) -> Place | None:
-    """As SGLang has it: one group for each replica, of the ranks that share its attention, named by the seed that all
-    ranks of a server have in common, and mostly no two servers. None for one that is alone, and in releases that say so
-    elsewhere."""
-    try:
-        parallel = import_module("sglang.srt.runtime_context").get_parallel()
-        size, rank = parallel.attn_tp_size, parallel.attn_tp_rank
-        contexts, context = parallel.attn_cp_size, parallel.attn_cp_rank
-        replica, seed = (parallel.dp_rank or 0, parallel.attn_dp_rank or 0), int(scheduler.random_seed)
-    except (ImportError, AttributeError, RuntimeError, TypeError, ValueError):
+    The seed, which all ranks of a server have in common and mostly no two servers, is part of the group's name: traces
+    of several runs may lie side by side.
+    """
+    of = scheduler.ps if hasattr(scheduler, "ps") else import_module("sglang.srt.runtime_context").get_parallel()
+    if of.attn_tp_size * of.attn_cp_size == 1:
         return None
-    if size * contexts < 2:
-        return None
-    return Place(f"SGLang {seed:08x} DP{replica[0]}.{replica[1]}", context * size + rank)
+    group = f"SGLang {int(scheduler.random_seed):08x} DP{of.dp_rank or 0}.{of.attn_dp_rank or 0}"
+    return Rank(group, of.attn_cp_rank * of.attn_tp_size + of.attn_tp_rank)

@@ -601,14 +601,15 @@ def mixed(switch: Switch, original: Original, scheduler: Any, batch: Any, *args:
 
 
 def abort_chunked(switch: Switch, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-    """A request is aborted between its chunks."""
-    _abort(switch, [scheduler.chunked_req] if scheduler.chunked_req is not None else [])
+    """A request is aborted between its chunks, while others are served."""
+    chunked = scheduler.chunked_req
+    _abort(switch, [chunked] if chunked is not None and len(switch.requests()) > 1 else [])
     return original(scheduler, *args, **named)
 
 
 def abort_queued(switch: Switch, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
     """A request is aborted that has not begun."""
-    _abort(switch, [req for req in scheduler.waiting_queue if switch.row_of(req) is None])
+    _abort(switch, [req for req in scheduler.waiting_queue if switch.row_of(req) is None and not req.output_ids])
     return original(scheduler, *args, **named)
 
 

@@ -16,6 +16,8 @@ from .server import wait_for
 STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
 COUNT = 16
 SECONDS = 60.0
+STEPS = 3000
+"""Of the scheduler, which takes hundreds for all the requests."""
 
 
 def test_unlocks_that_are_skipped(model: Path, tmp_path: Path) -> None:
@@ -24,29 +26,33 @@ def test_unlocks_that_are_skipped(model: Path, tmp_path: Path) -> None:
 
     def one(number: int) -> None:
         with suppress(OSError):
-            load.post(server.port, "/generate", load.body(number, COUNT), timeout=SECONDS)
+            load.post(server.port, "/generate", load.body(number, COUNT), timeout=3 * SECONDS)
             answered.append(number)
 
     def stalls() -> bool:
-        before = len(answered)
-        return not wait_for(lambda: len(answered) != before, 10)
+        """Does the scheduler go on and on, and nobody gets an answer?"""
+        if not (hits := server.hits()):
+            return False
+        before, step = len(answered), hits[-1]["step"]
+        return wait_for(lambda: server.hits()[-1]["step"] > step + STEPS, SECONDS) and len(answered) == before
 
     with living(model, tmp_path, "--max-total-tokens", "512", **STRICT) as server:
         server.arm("lock_leaks")
         threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(COUNT)]
         for thread in threads:
             thread.start()
-        assert wait_for(lambda: len(answered) == COUNT or stalls(), SECONDS)
+        assert wait_for(lambda: len(answered) == COUNT or stalls(), 2 * SECONDS)
         assert 0 < len(answered) < COUNT, "it serves some, and then no more"
         hits, found = server.hits(), [each for each in server.findings() if not known(each)]
         os.killpg(server.served.process.pid, signal.SIGINT)  # as Ctrl-C; at a SIGTERM SGLang waits for all requests
         server.served.process.wait(20)
         server.served.stop()
-    assert "leak detected" not in server.served.log.lower().replace("lock leak", "")
+    for said in ("Leak Detected", "leak detected", "KV double free", "KV page use-after-free"):
+        assert said not in server.served.log
     assert {each.kind for each in found} == {"lock_leak"}
     first = found[0]
     assert (first.node, first.owner) == (hits[0]["node"], hits[0]["owner"])
-    assert first.present.step * 10 < hits[-1]["step"], "the server tries again and again long after that"
+    assert first.present.step < hits[-1]["step"] - STEPS
     assert "process_batch_result" in frames(first.present)
     assert LOCKS & {*frames(first.earlier)}
     assert server.served.status == 88
