@@ -60,6 +60,11 @@ def too_many(port: int) -> None:
     assert load.run(port, 24, ends=24) == (24, [])
 
 
+def apart(port: int) -> None:
+    """Prompts of several chunks each, which the cache does not know, at once; more than fit."""
+    assert load.run(port, 12, tokens=8, apart=True) == (12, [])
+
+
 def one(port: int) -> None:
     """One request alone."""
     load.warm_up(port)

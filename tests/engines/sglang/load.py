@@ -27,11 +27,12 @@ def post(port: int, path: str, body: dict[str, Any], timeout: float = SECONDS) -
         return text
 
 
-def body(number: int, ends: int, tokens: int = 20) -> dict[str, Any]:
-    """Request `number`: five prefix lengths, `ends` ends, seven output lengths that are multiples of `tokens`; every
-    ninth will be aborted."""
+def body(number: int, ends: int, tokens: int = 20, *, apart: bool = False) -> dict[str, Any]:
+    """Request `number`: five prefix lengths and `ends` ends or, `apart`, a long prompt that begins like no other; seven
+    output lengths that are multiples of `tokens`; every ninth will be aborted."""
+    alike = PREFIX[: 60 + (number % 5) * 40] + f" {number % ends} is the end"
     result: dict[str, Any] = {
-        "text": PREFIX[: 60 + (number % 5) * 40] + f" {number % ends} is the end",
+        "text": f"{number} " + PREFIX if apart else alike,
         "sampling_params": {
             "max_new_tokens": (1 + number % 7) * tokens,
             "temperature": 0.8 if number % 2 else 0,
@@ -48,15 +49,17 @@ def warm_up(port: int) -> None:
     post(port, "/generate", {"text": PREFIX, "sampling_params": {"max_new_tokens": 1}})
 
 
-def run(port: int, count: int, *, pause: float = 0.01, ends: int = 4, tokens: int = 20) -> tuple[int, list[str]]:
+def run(
+    port: int, count: int, *, pause: float = 0.01, ends: int = 4, tokens: int = 20, apart: bool = False
+) -> tuple[int, list[str]]:
     """Sends `count` requests at once, aborts some; how many were answered, and the errors. With few `ends` there are
-    equal prompts, which are computed side by side and published twice. `tokens`: see `body`."""
+    equal prompts, which are computed side by side and published twice. `tokens`, `apart`: see `body`."""
     done: list[Any] = []
     errors: list[str] = []
     turn = next(_turns)  # 0.5.12 takes the id of an aborted request never again
 
     def one(number: int) -> None:
-        request = body(number, ends, tokens)
+        request = body(number, ends, tokens, apart=apart)
         if "rid" in request:
             request["rid"] += f"-{turn}"
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import HARMLESS, WHEN, Case, Living, comes_from, frames, living, many, names, one, too_many
+from .living import HARMLESS, WHEN, Case, Living, apart, comes_from, frames, living, names, one, too_many
 from .release import CHECKPOINT, EVICTS, EVICTS_FOR, GIVES_BACK, LOCKS, MATCHES, PUBLISHES
 
 
@@ -101,7 +101,7 @@ def test_without_the_barrier_the_missing_order_is_named(server: Living) -> None:
 
 @pytest.mark.parametrize("what", HARMLESS)
 def test_no_fault(what: str, server: Living) -> None:
-    assert server.strike(what, many).found == ()
+    assert server.strike(what, apart).found == ()
 
 
 def test_the_report(server: Living) -> None:

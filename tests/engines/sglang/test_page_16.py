@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import HARMLESS, WHEN, Case, Living, comes_from, few, living, many, names
+from .living import HARMLESS, WHEN, Case, Living, apart, comes_from, few, living, names
 from .release import GIVES_BACK
 
 PAGE = 16
@@ -52,7 +52,7 @@ def test_fault(case: Case, server: Living) -> None:
 
 @pytest.mark.parametrize("what", HARMLESS)
 def test_no_fault(what: str, server: Living) -> None:
-    assert server.strike(what, many).found == ()
+    assert server.strike(what, apart).found == ()
 
 
 def test_the_report(server: Living) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import HARMLESS, Case, Living, comes_from, frames, living, many, names, too_many
+from .living import HARMLESS, Case, Living, apart, comes_from, frames, living, many, names, too_many
 from .release import EVICTS, GIVES_BACK, LOCKS
 
 VARIABLES = {"SGLANG_TEST_RETRACT": "1", "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
@@ -49,7 +49,7 @@ def test_fault(case: Case, server: Living) -> None:
 
 @pytest.mark.parametrize("what", HARMLESS)
 def test_no_fault(what: str, server: Living) -> None:
-    assert server.strike(what, many).found == ()
+    assert server.strike(what, apart).found == ()
 
 
 def test_the_report(server: Living) -> None:
@@ -63,7 +63,7 @@ def test_pages_of_sixteen_slots(model: Path, tmp_path: Path) -> None:
         server.rest()
         server.nothing_is_wrong()
         for what in HARMLESS:
-            assert server.strike(what, many).found == ()
+            assert server.strike(what, apart).found == ()
         case = Case("leak_page", "leak", "process_batch_result")
         names(server.strike(case.fault, many), case, page=16)
         server.serves_cleanly()
