@@ -50,7 +50,7 @@ test: $(READY)
 	@echo "== test: pytest, two processes, $(TEST_SECONDS) seconds at most"
 	timeout $(TEST_SECONDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=300
 
-# Real SGLang on a CPU, in an environment of its own: a few minutes and three gigabytes to make, a quarter of an hour to run.
+# Real SGLang on a CPU, in an environment of its own: a few minutes and three gigabytes to make, twenty to thirty to run.
 test-engines:
 	@echo "== test-engines: SGLang 0.5.23 in $(SGLANG)"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
@@ -84,7 +84,7 @@ test-engines-old-%:
 		tests/engines/sglang$(if $(filter $*,$(LATER_SGLANG)),,_old) $(ENGINE_TESTS)
 
 side-by-side:
-	@echo "== side-by-side: about half an hour, some more on a slow machine; the result goes into docs/side-by-side.md"
+	@echo "== side-by-side: a quarter of an hour, twice that on a slow machine; the result goes into docs/side-by-side.md"
 	$(ENGINE_PYTHON) tests/engines/install_sglang.py $(SGLANG)
 	$(SGLANG)/bin/python -m tests.engines.side_by_side --write docs/side-by-side.md
 
