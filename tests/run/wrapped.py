@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,10 +63,11 @@ def outcome(folder: Path, done: subprocess.Popen[str], seconds: float = SECONDS)
         out, err = done.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         done.kill()
-        with suppress(subprocess.TimeoutExpired):  # what it ran may live on, and keep the pipes open
-            out, err = done.communicate(timeout=5)
-            raise AssertionError(f"the wrapper did not end:\n{out}\n{err}") from None
-        raise AssertionError("the wrapper did not end, and what it ran lives on") from None
+        try:
+            said = "\n".join(done.communicate(timeout=5))
+        except subprocess.TimeoutExpired:
+            said = "what it ran lives on, and keeps the pipes open"
+        raise AssertionError(f"the wrapper did not end:\n{said}") from None
     report = folder / "report.json"
     return Outcome(done.returncode, out, err, json.loads(report.read_text()) if report.exists() else {})
 

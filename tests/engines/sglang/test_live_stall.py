@@ -9,11 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import load
-from .living import frames, known, living
+from .living import STRICT, frames, known, living
 from .release import LOCKS
 from .server import wait_for
 
-STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
 COUNT = 16
 SECONDS = 60.0
 STEPS = 3000

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..sglang import server
+from ..sglang import living, server
 from ..sglang.faults import VARIABLE as FAULT
 from . import meter
 
@@ -40,7 +40,7 @@ PLAIN = Checker("no checks", NOTHING, variables=IDLE_WARNS)
 STRICT = Checker(
     "strict checks",
     re.compile(TOTALS),
-    variables={"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"},
+    variables=living.STRICT,
     once=True,
 )
 CANARY = Checker(
