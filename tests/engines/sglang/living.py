@@ -17,7 +17,7 @@ from kvsan.serialize import finding_from_dict
 from . import load
 from .faults import VARIABLE
 from .release import PUBLISHES
-from .server import Served, serving, wait_for
+from .server import BARRIER, NOT_FATAL, Served, serving, wait_for
 
 SECONDS = 60.0
 LATE = {"KVSAN_TEST_LATE": "20"}
@@ -26,12 +26,6 @@ LATE_STEPS = 40
 """How many steps of the scheduler kvsan may then be behind."""
 WHEN = {"at once": {}, "late": LATE}
 """When slot ids can be read, on a CPU and on a device, and the variables of a server where it is so."""
-BARRIER = {"SGLANG_ENABLE_WAR_BARRIER": "1"}
-"""On a GPU the barrier is always on."""
-STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
-"""SGLang's own checks in every iteration."""
-NOT_FATAL = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "0"}
-"""SGLang's own check of its totals warns, and does not end the scheduler."""
 
 
 def frames(access: Access | None) -> list[str]:

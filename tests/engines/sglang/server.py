@@ -25,6 +25,12 @@ from kvsan.serialize import finding_from_dict
 HERE = Path(__file__).parent
 BOOT_SECONDS = 240.0
 STOP_SECONDS = 45.0
+BARRIER = {"SGLANG_ENABLE_WAR_BARRIER": "1"}
+"""On a GPU the barrier is always on."""
+STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
+"""SGLang's own checks in every iteration."""
+NOT_FATAL = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "0"}
+"""SGLang's own check of its totals warns, and does not end the scheduler."""
 
 
 @dataclass

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from . import load
-from .living import BARRIER, others
-from .server import serving
+from .living import others
+from .server import BARRIER, serving
 
 
 def beams(port: int, count: int) -> list[Any]:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from . import load
-from .living import BARRIER, LATE, others
-from .server import serving
+from .living import LATE, others
+from .server import BARRIER, serving
 
 DECODE = (
     "--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake",

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import BARRIER, WHEN, others
-from .server import serving, write_own_plugin
+from .living import WHEN, others
+from .server import BARRIER, serving, write_own_plugin
 
 TIER = (
     "--enable-hierarchical-cache", "--hicache-ratio", "3", "--hicache-io-backend", "direct",

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import BARRIER, WHEN, Case, Living, comes_from, living, names, others
-from .server import Served, free_port, serving, wait_for, write_own_plugin
+from .living import WHEN, Case, Living, comes_from, living, names, others
+from .server import BARRIER, Served, free_port, serving, wait_for, write_own_plugin
 from .test_live_host import TIER, from_host
 
 PREFILL = ("--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl", "--max-total-tokens", "900")

@@ -12,8 +12,8 @@ import pytest
 
 from . import load
 from . import model as models
-from .living import BARRIER, LATE, others
-from .server import serving, write_own_plugin
+from .living import LATE, others
+from .server import BARRIER, serving, write_own_plugin
 
 STEPS = ("--speculative-num-steps", "2", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3")
 PAGED = ("--max-total-tokens", "1024", "--page-size", "16")

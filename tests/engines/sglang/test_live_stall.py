@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import load
-from .living import STRICT, frames, known, living
+from .living import frames, known, living
 from .release import LOCKS
-from .server import wait_for
+from .server import STRICT, wait_for
 
 COUNT = 16
 SECONDS = 60.0

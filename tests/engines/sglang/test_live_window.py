@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from . import load
-from .living import BARRIER, WHEN, frames, living, many, others
-from .server import serving, write_own_plugin
+from .living import WHEN, frames, living, many, others
+from .server import BARRIER, serving, write_own_plugin
 
 FULL = ("--level", "full")
 

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from . import load
-from .living import BARRIER
-from .server import environment, serving
+from .server import BARRIER, environment, serving
 
 
 def test_as_a_plugin_without_a_wrapper(model: Path, tmp_path: Path) -> None:

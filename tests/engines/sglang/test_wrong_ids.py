@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from . import load
-from .living import BARRIER, WHEN, frames
-from .server import serving
+from .living import WHEN, frames
+from .server import BARRIER, serving
 
 
 def prompt(number: int) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import pytest
 
 from ..sglang import load
 from ..sglang.faults import VARIABLE
-from ..sglang.living import LATE, LATE_STEPS, NOT_FATAL, Case, Living, comes_from, few, names
+from ..sglang.living import LATE, LATE_STEPS, Case, Living, comes_from, few, names
+from ..sglang.server import NOT_FATAL
 from .bugs import HAS_ROW_RACE
 from .server import serving
 

@@ -8,12 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..sglang import living, server
+from ..sglang import server
 from ..sglang.faults import VARIABLE as FAULT
 from . import meter
-
-BARRIER = {"SGLANG_ENABLE_WAR_BARRIER": "1"}
-IDLE_WARNS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "0"}
 
 
 @dataclass(frozen=True)
@@ -36,22 +33,22 @@ NOTHING = re.compile(r"(?!)")
 TOTALS = r"^(?:\w*Error: |\[\d).*(?:Mem Leak Detected|memory leak detected|KV double free|KV page use-after-free)"
 """Of an exception or a line of the log; not of the source in a traceback."""
 
-PLAIN = Checker("no checks", NOTHING, variables=IDLE_WARNS)
+PLAIN = Checker("no checks", NOTHING, variables=server.NOT_FATAL)
 STRICT = Checker(
     "strict checks",
     re.compile(TOTALS),
-    variables=living.STRICT,
+    variables=server.STRICT,
     once=True,
 )
 CANARY = Checker(
     "kv-canary",
     re.compile(r"kv_canary violation: "),
     arguments=("--kv-canary", "log", "--kv-canary-real-data", "partial", "--kv-canary-sweep-interval", "5"),
-    variables={"TRITON_INTERPRET": "1", **IDLE_WARNS},
+    variables={"TRITON_INTERPRET": "1", **server.NOT_FATAL},
     once=True,
 )
 KVSAN = Checker(
-    "kvsan", re.compile(r"^kvsan: [A-Z ]+ on (?!.*checkpoint_into_tree)"), variables=IDLE_WARNS, wrapped=True
+    "kvsan", re.compile(r"^kvsan: [A-Z ]+ on (?!.*checkpoint_into_tree)"), variables=server.NOT_FATAL, wrapped=True
 )
 """Without the line of SGLang's own fault, sgl-project/sglang#38140, which has nothing to do with the faults put in."""
 
@@ -63,8 +60,12 @@ def serving(checker: Checker, tiny: Path, folder: Path, tokens: int, **more: str
     (folder / "fault").write_text("")
     server.write_plugin(folder, "meter", Path(meter.__file__).read_text(encoding="utf-8"))
     variables = {
-        **BARRIER, **checker.variables, FAULT: str(folder / "fault"), meter.VARIABLE: str(folder / "meter"), **more,
-    }  # fmt: skip
+        **server.BARRIER,
+        **checker.variables,
+        FAULT: str(folder / "fault"),
+        meter.VARIABLE: str(folder / "meter"),
+        **more,
+    }
     arguments = ("--max-total-tokens", str(tokens), *checker.arguments)
     with server.serving(tiny, folder, *arguments, wrapped=checker.wrapped, **variables) as served:
         yield served
