@@ -1,4 +1,5 @@
-"""What runs beside a process's sanitizer: the trace recorder, and the watch for an engine that has gone quiet."""
+"""What runs beside a process's sanitizer: the trace recorder, the watch for an engine that has gone quiet, and the
+answers to who asks from outside."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from kvsan.findings import Failure
 from kvsan.sinks import Sink
 
+from .answers import Answers
 from .sanitizer import Sanitizer
 
 
@@ -27,6 +29,8 @@ def begin(sanitizer: Sanitizer, sink: Sink) -> Callable[[], None]:
         else:
             sanitizer.add_plugin(recorder, "recorder")
             ends.append(lambda: _close(recorder, sink))
+    if sanitizer.options.spool is not None:
+        ends.append(Answers(sanitizer, sanitizer.options.spool).end)
     if sanitizer.options.idle_seconds is not None:
         quiet = threading.Event()
         watch = threading.Thread(

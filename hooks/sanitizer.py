@@ -19,6 +19,7 @@ from kvsan.depot import StackDepot
 from kvsan.errors import FindingRaised
 from kvsan.events import EVENT_CLASSES, NEVER_CITED, Event, Idle, as_slots
 from kvsan.findings import Failure, Finding, Frame, Joined, PoolTotals, Report
+from kvsan.holdings import Holdings, holdings_of
 from kvsan.options import Options
 from kvsan.policy import Policy, token_of
 from kvsan.ranks import Rank
@@ -394,8 +395,21 @@ class Sanitizer(Operations):
         """The totals line that people know for each pool, then who holds what is not free."""
         from kvsan.memory import describe
 
-        with self._lock:
-            return describe(self.tracker)
+        return describe(self.holdings())
+
+    def holdings(self, timeout: float = -1) -> Holdings:
+        """Who holds what now. Raises TimeoutError if events are being taken for longer than `timeout` seconds."""
+        if not self._lock.acquire(timeout=timeout):
+            raise TimeoutError(f"an event has been in the making for {timeout:g} s")
+        try:
+            return holdings_of(self.tracker)
+        finally:
+            self._lock.release()
+
+    @property
+    def watching(self) -> bool:
+        """Is what the engine does still told?"""
+        return self._judges_ends
 
 
 def _call(caller: Callable[..., object], event: Event) -> None:

@@ -69,6 +69,10 @@ class Batches:
         self.loose: list[Capture] = []
         self.dropped = 0
 
+    def __len__(self) -> int:
+        """How many batches are in flight."""
+        return len(self._batches)
+
     def find(self, name: str) -> Batch | None:
         """The batch, if it is in flight."""
         return self._batches.get(name)

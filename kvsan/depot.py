@@ -77,6 +77,17 @@ class StackDepot:
         )
 
 
+def frames_from(innermost: FrameType, most: int) -> list[Frame]:
+    """A running thread's frames, innermost first, at most so many."""
+    found: list[Frame] = []
+    frame: FrameType | None = innermost
+    while frame is not None and len(found) < most:
+        code = frame.f_code
+        found.append(Frame(code.co_filename, frame.f_lineno or code.co_firstlineno, _qualified_name(code)))
+        frame = frame.f_back
+    return found
+
+
 def _line(code: CodeType, offset: int) -> int:
     line = code.co_firstlineno
     for start, end, number in code.co_lines():

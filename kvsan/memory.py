@@ -1,13 +1,8 @@
-"""Who holds what, now, as text: for a console, a test, or a person in front of a living server."""
+"""Who holds what, now, as text: for a console or a test."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .holders import Holder
-
-if TYPE_CHECKING:
-    from .tracker import Tracker
+from .holdings import Holdings
 
 SHOWN = 20
 
@@ -23,31 +18,26 @@ def check_memory() -> str:
     return sanitizer.check_memory()
 
 
-def describe(tracker: Tracker) -> str:
-    """The text of `check_memory` for one tracker."""
+def describe(holdings: Holdings) -> str:
+    """The text of `check_memory`."""
     from .reporters.escape import visible
 
-    state = tracker.state
     lines = []
-    holders = [holder for holder in state.holders.all() if holder.held and not holder.is_node]
-    for pool, totals in zip(state.by_number, tracker.totals(), strict=True):
-        total = pool.size - pool.reserved
+    for pool in holdings.pools:
         lines.append(
-            f"{pool.name}: available_size={totals.free}, cached={totals.cached}, owned={totals.owned + totals.leaked}, "
-            f"pending={totals.pending}, total_size={total}"
+            f"{pool.pool}: available_size={pool.free}, cached={pool.cached}, owned={pool.owned}, "
+            f"pending={pool.pending}, total_size={pool.size - pool.reserved}"
         )
-        mine = sorted((h for h in holders if h.held.get(pool.number)), key=lambda h: -h.held[pool.number])
-        lines += [
-            f"    {holder.held[pool.number]:>8}  {visible(holder.name, 60)}{_life(holder)}" for holder in mine[:SHOWN]
-        ]
+        mine = sorted(
+            ((owner.slots[pool.pool], owner) for owner in holdings.owners if pool.pool in owner.slots),
+            key=lambda each: -each[0],
+        )
+        for count, owner in mine[:SHOWN]:
+            state = f" ({owner.state})" if owner.state != "live" else ""
+            lines.append(f"    {count:>8}  {visible(owner.name, 60)}{state}")
         if len(mine) > SHOWN:
-            rest = sum(holder.held[pool.number] for holder in mine[SHOWN:])
+            rest = sum(count for count, _ in mine[SHOWN:])
             lines.append(f"    {rest:>8}  {len(mine) - SHOWN} more owners")
-        unknown = totals.owned + totals.leaked - sum(holder.held[pool.number] for holder in mine)
-        if unknown:
-            lines.append(f"    {unknown:>8}  nobody known")
+        if pool.unknown:
+            lines.append(f"    {pool.unknown:>8}  nobody known")
     return "\n".join(lines) if lines else "no pool was declared in this process"
-
-
-def _life(holder: Holder) -> str:
-    return f" ({holder.state})" if holder.state != "live" else ""

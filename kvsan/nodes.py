@@ -143,6 +143,10 @@ class Nodes:
             node.forgive(owner)
         return sorted(unpaid, key=lambda node: node.name)
 
+    def lockers(self) -> dict[str, int]:
+        """By owner, on how many nodes it has locks."""
+        return {owner: len(nodes) for owner, nodes in self._locked_by.items()}
+
     def unlock(self, node: Node, owner: str | None) -> bool:
         """Gives one lock of the node back; False if there is none."""
         unlocked = node.unlock(owner)

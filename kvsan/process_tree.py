@@ -17,6 +17,9 @@ _SETTLED_SECONDS = 0.5
 _YOUNG_SECONDS = 3.0
 """For so long a process that has not entered itself may still do so."""
 
+_DEEPEST = 100
+"""More processes above one another are not followed."""
+
 Key = tuple[int, int]
 """A process for ever: its id and when it began."""
 
@@ -72,13 +75,13 @@ class ProcessTree:
 
     def running(self) -> set[int]:
         """The entered processes that still run."""
-        return {pid for pid, start in self._named(".jsonl") if _is_alive(pid, start)}
+        return {pid for pid, start in self._named(".jsonl") if is_alive(pid, start)}
 
     def unsettled(self) -> bool:
         """Whether some process may still have something to tell: it runs, or may be about to enter itself."""
         now = time.monotonic()
         for key in (self._named(".child") | self._sightings.keys()) - self._named(".jsonl"):
-            if now - self._first.setdefault(key, now) < _YOUNG_SECONDS and _is_alive(*key):
+            if now - self._first.setdefault(key, now) < _YOUNG_SECONDS and is_alive(*key):
                 return True
         return bool(self.running())
 
@@ -217,7 +220,26 @@ def _same_user(pid: int) -> bool:
         return True
 
 
-def _is_alive(pid: int, start: int) -> bool:
+def spool_of(pid: int) -> str | None:
+    """The spool folder that the process was started with; None if it was with none, or is another user's."""
+    found = [part for part in _read(pid, "environ").split(b"\0") if part.startswith(b"KVSAN_SPOOL=")]
+    return os.fsdecode(found[0].partition(b"=")[2]) if found else None
+
+
+def ancestors(pid: int) -> list[int]:
+    """The processes above this one, the nearest first."""
+    found: list[int] = []
+    while pid > 1 and len(found) < _DEEPEST:
+        fields = _read(pid, "stat").rpartition(b")")[2].split()
+        if len(fields) < 2:
+            break
+        pid = int(fields[1])
+        found.append(pid)
+    return found
+
+
+def is_alive(pid: int, start: int) -> bool:
+    """Does the process that began then run, or wait?"""
     return start_of(pid) == start and state_of(pid) not in ("Z", "X", "")
 
 

@@ -25,8 +25,10 @@ _SHOWN_ARGUMENTS = 100
 
 @dataclass(slots=True)
 class ProcessLog:
-    """What one process left. `active`: it had a sanitizer; `ended`: it said that it has nothing more to tell.
+    """What one process left.
 
+    `active`: it had a sanitizer; `answers`: it has said that it answers questions (see `kvsan.asking`); `ended`: it
+    said that it has nothing more to tell.
     `unsupported` is the Python version of an interpreter that is too old to be entered.
     """
 
@@ -38,6 +40,7 @@ class ProcessLog:
     name: str = ""
     unsupported: str = ""
     active: bool = False
+    answers: bool = False
     ended: bool = False
     dropped: int = 0
     first_finding: int = 0
@@ -141,5 +144,7 @@ def _take(log: ProcessLog, record: dict[str, Any]) -> None:
         collector.note(str(record["text"]))
     elif kind == "dropped":
         log.dropped = max(log.dropped, int(record["count"]))
+    elif kind == "answers":
+        log.answers = True
     elif kind == "end":
         log.ended = True

@@ -22,6 +22,7 @@ class Command(Protocol):
 # Loaded one by one: `run` must not come to know NumPy, whose threads would take the signals that it passes on.
 COMMANDS: dict[str, str] = {
     "run": "kvsan.commands.run:Run",
+    "status": "kvsan.commands.status:Status",
     "check": "kvsan.commands.check:Check",
     "explain": "kvsan.commands.explain:Explain",
     "doctor": "kvsan.commands.doctor:Doctor",

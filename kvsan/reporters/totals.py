@@ -27,7 +27,7 @@ def totals(page: Page, report: Report) -> None:
         [
             visible(total.pool, NAME_LIMIT),
             *(_number(total, name) for name in [*numbers, "events"]),
-            _kinds(total.findings),
+            kinds_found(total.findings),
         ]
         for total in report.totals
     ]
@@ -40,7 +40,8 @@ def _number(total: PoolTotals, name: str) -> str:
     return grouped(getattr(total, name))
 
 
-def _kinds(counts: dict[str, int]) -> str:
+def kinds_found(counts: dict[str, int]) -> str:
+    """`race 84, leak 1`, in the order of the kinds; a dash for nothing."""
     shown = sorted(counts, key=_rank)
     return ", ".join(f"{visible(kind)}{GLUE}{grouped(counts[kind])}" for kind in shown if counts[kind]) or "-"
 

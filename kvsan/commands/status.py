@@ -1,0 +1,170 @@
+"""`kvsan status`: who holds what in servers that run now."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+
+from kvsan import asking
+from kvsan.announce import check_private
+from kvsan.asking import Answer
+from kvsan.errors import KvsanError
+from kvsan.process_tree import ancestors, is_alive, spool_of
+from kvsan.serialize import SerializeError, to_dict
+from kvsan.spool_reader import ProcessLog, read_processes
+
+SILENT = 1
+OWNERS = 20
+"""How many owners are shown, if not all."""
+_PAUSE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A living process with a sanitizer, the folder of its run, and when that was asked."""
+
+    log: ProcessLog
+    spool: str
+    time_ns: int
+
+
+class Status:
+    """Show who holds what in a server that runs under kvsan run.
+
+    PID is that of the engine's process, of the kvsan run around it, or of one
+    between; without it, every run of this user is shown. Owners that are over
+    and still hold something come first. A thread of kvsan's own answers; the
+    engine is kept waiting for as long as its owners take to be counted.
+
+    Exit status: 0 all have answered, 1 a process did not, 2 there is nobody to
+    ask.
+    """
+
+    name = "status"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        parser.add_argument("pid", nargs="?", type=int, metavar="PID", help="a process of the run (default: all runs)")
+        parser.add_argument("--stacks", action="store_true", help="also where every thread of the engine is")
+        parser.add_argument("--all", action="store_true", help="all owners, not the first 20 only")
+        parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
+        parser.add_argument("--wait", type=float, default=5.0, metavar="S", help="seconds for an answer (default: 5)")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Asks, waits for the answers, and prints them."""
+        engines = _engines(args.pid)
+        asked = []
+        for spool, logs in engines.items():
+            time_ns = _ask(spool) if logs else 0
+            asked += [Asked(log, spool, time_ns) for log in logs]
+        answers = _answers(asked, args.wait)
+        silent = [each.log for each in asked if each.log.pid not in answers]
+        given = [(each.log, answers[each.log.pid]) for each in asked if each.log.pid in answers]
+        if args.format == "json":
+            processes = [{"name": log.name, "argv": [*log.argv], **to_dict(answer)} for log, answer in given]
+            json.dump({"kvsan_status": 1, "processes": processes, "silent": [log.pid for log in silent]}, sys.stdout)
+            print()
+        elif given:
+            _show(given, None if args.all else OWNERS, args.stacks)
+        for log in silent:
+            print(
+                f"kvsan: {log.label} did not answer within {args.wait:g} s: it is stopped, its kvsan does not know the "
+                f"question, or it is in a call that lets no other thread run (py-spy dump --pid {log.pid} shows which)",
+                file=sys.stderr,
+            )
+        return SILENT if silent else 0
+
+
+def _engines(pid: int | None) -> dict[str, list[ProcessLog]]:
+    """The living processes with a sanitizer, by the folder of their run: `pid` alone if it is one, else those of the
+    runs that it belongs to or stands above (None: of all)."""
+    living = {spool: logs for spool in _spools(pid) if (logs := _living(spool))}
+    if pid is not None:
+        living = {
+            spool: logs for spool, logs in living.items() if any(pid in (log.pid, *ancestors(log.pid)) for log in logs)
+        }
+    if not living:
+        what = f"pid {pid} belongs to no kvsan run" if pid is not None else "no kvsan run of this user is going on"
+        raise KvsanError(f"{what} (looked for {_pattern()}); start a server with kvsan run -- COMMAND")
+    engines = {
+        spool: [log for log in logs if (log.active or log.answers) and not log.ended] for spool, logs in living.items()
+    }
+    if not any(engines.values()):
+        labels = ", ".join(log.label for logs in living.values() for log in logs)
+        raise KvsanError(f"no engine was seen so far in {labels}")
+    alone = {spool: [log for log in logs if log.pid == pid] for spool, logs in engines.items()}
+    return alone if any(alone.values()) else engines
+
+
+def _pattern() -> str:
+    return os.path.join(tempfile.gettempdir(), "kvsan-*")
+
+
+def _spools(pid: int | None) -> list[str]:
+    """The folders of this user's runs, and of the run that `pid` says it belongs to."""
+    found = glob.glob(_pattern())
+    if pid is not None and (own := spool_of(pid)) is not None:
+        found.append(own)
+    return [spool for spool in dict.fromkeys(found) if _private(spool)]
+
+
+def _private(spool: str) -> bool:
+    try:
+        check_private(spool)
+    except OSError:
+        return False
+    return True
+
+
+def _living(spool: str) -> list[ProcessLog]:
+    try:
+        return [log for log in read_processes(spool) if is_alive(log.pid, log.start)]
+    except OSError:  # the run has ended just now
+        return []
+
+
+def _ask(spool: str) -> int:
+    try:
+        return asking.ask(spool)
+    except OSError as error:
+        raise KvsanError(f"{spool} takes no question: {error}") from error
+
+
+def _answers(asked: list[Asked], seconds: float) -> dict[int, Answer]:
+    """By process, what was answered within so many seconds."""
+    until = time.monotonic() + seconds
+    answers: dict[int, Answer] = {}
+    while True:
+        for each in asked:
+            if each.log.pid not in answers and (given := _answer(each)) is not None:
+                answers[each.log.pid] = given
+        waiting = [e for e in asked if e.log.pid not in answers and is_alive(e.log.pid, e.log.start)]
+        if not waiting or time.monotonic() >= until:
+            return answers
+        time.sleep(_PAUSE)
+
+
+def _answer(asked: Asked) -> Answer | None:
+    try:
+        return asking.answer_of(asked.spool, asked.log, asked.time_ns)
+    except SerializeError as error:
+        raise KvsanError(f"{asked.log.label} answers in the words of another kvsan: {error}") from error
+
+
+def _show(given: list[tuple[ProcessLog, Answer]], most: int | None, threads: bool) -> None:
+    from kvsan.reporters.answer import draw
+    from kvsan.reporters.page import Page
+    from kvsan.reporters.terminal import console_for
+
+    console = console_for(sys.stdout)
+    page = Page(console.width, terminal=console.is_terminal)
+    for log, answer in given:
+        draw(page, answer, log.name or shlex.join(log.argv), most=most, threads=threads, root=os.getcwd())
+    page.print(console)
