@@ -336,8 +336,10 @@ class Sanitizer(Operations):
         """Tells a sentence that a person must read."""
         self._sink.note(text)
 
-    def watch_rows_only(self) -> None:
-        """Lowers the level to `rows`, where slot ids cannot be had; before the first pool is declared."""
+    def watch_rows_only(self, why: str) -> None:
+        """Lowers the level to `rows`, where slots cannot be followed; before the first pool is declared. `why` is a
+        sentence."""
+        self._sink.lacks(why)
         with self._lock:
             state = self.tracker.state
             state.level, state.watch_slots, state.watch_data = "rows", False, False

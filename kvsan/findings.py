@@ -151,7 +151,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one process, or several, ended with. `notes` are sentences a person must read (a child not entered, ...)."""
+    """What one process, or several, ended with.
+
+    `notes` are sentences a person must read (a child not entered, ...). `complete`: all that was to be watched was, as
+    far as is known; where not, notes and failures say what.
+    """
 
     findings: tuple[Finding, ...] = ()
     totals: tuple[PoolTotals, ...] = ()
@@ -160,3 +164,4 @@ class Report:
     suppressed: int = 0
     processes: int = 1
     events: int = 0
+    complete: bool = True

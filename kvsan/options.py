@@ -70,6 +70,12 @@ class Options:
         88, "int", "exit status when anything was found, whatever the command's own is", metavar="N", high=255
     )
     keep_exitcode: bool = _option(False, "flag", "keep the command's own exit status, also when something was found")
+    incomplete_exitcode: int | None = _option(
+        None, "int",
+        "exit status in place of 0 when nothing was found but not everything was watched: a process that was not "
+        "entered or was killed, no engine, a server that kvsan does not follow, a failure of its own",
+        metavar="N", high=255, none=True,
+    )  # fmt: skip
     stack_depth: int = _option(12, "int", "frames kept of each stack", metavar="N", low=1, high=1000)
     suppress: str | None = _option(
         None, "path", "findings not to report: lines kind:site-pattern:owner-pattern", none=True

@@ -38,6 +38,9 @@ class Sink(Protocol):
     def note(self, text: str) -> None:
         """A sentence that a person must read."""
 
+    def lacks(self, text: str) -> None:
+        """As `note`, of something that is not watched though it was to be."""
+
     def say(self, line: str) -> None:
         """A line for standard error at once, already made printable."""
 
@@ -60,6 +63,7 @@ class Collector:
         self._notes: list[str] = []
         self._totals: tuple[PoolTotals, ...] = ()
         self._events = 0
+        self._complete = True
 
     def finding(self, finding: Finding) -> None:
         """See `Sink`; a token met before counts as a duplicate."""
@@ -94,6 +98,11 @@ class Collector:
         if text not in self._notes:
             self._notes.append(text)
 
+    def lacks(self, text: str) -> None:
+        """See `Sink`."""
+        self._complete = False
+        self.note(text)
+
     def say(self, line: str) -> None:
         """See `Sink`."""
         print(line, file=sys.stderr, flush=True)
@@ -122,6 +131,7 @@ class Collector:
             notes=(*self._notes, *used),
             suppressed=sum(self._rules.values()),
             events=self._events,
+            complete=self._complete and not self._failures,
         )
 
 
@@ -157,4 +167,5 @@ def merge(reports: Sequence[tuple[str, Report]]) -> Report:
         suppressed=sum(report.suppressed for _, report in reports),
         processes=sum(report.processes for _, report in reports),
         events=sum(report.events for _, report in reports),
+        complete=all(report.complete for _, report in reports),
     )

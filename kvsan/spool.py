@@ -91,6 +91,10 @@ class SpoolWriter:
         """See `Sink`."""
         self._put("note", text)
 
+    def lacks(self, text: str) -> None:
+        """See `Sink`."""
+        self._put("lacks", text)
+
     def active(self, name: str) -> None:
         """This process has a sanitizer from here on; `name` is what reports call the process, may be empty."""
         self._put("active", name)
@@ -212,7 +216,7 @@ def _line(kind: str, payload: Any) -> dict[str, Any]:
         line["token"], line["joined"] = payload[0], to_dict(payload[1])
     elif kind == "totals":
         line["pools"], line["events"] = to_dict(payload[0]), payload[1]
-    elif kind == "note":
+    elif kind in ("note", "lacks"):
         line["text"] = payload
     elif kind == "active":
         line["name"] = payload

@@ -56,13 +56,15 @@ class ProcessLog:
     def report(self, running: bool) -> Report:
         """The report of this process; one that still runs is not expected to have said its last words."""
         made = self.collector.report()
-        notes = list(made.notes)
+        lacking = []
         if self.unsupported:
-            notes.append(f"{self.label} was not entered: it runs Python {self.unsupported}, kvsan needs 3.10 or newer.")
+            lacking.append(
+                f"{self.label} was not entered: it runs Python {self.unsupported}, kvsan needs 3.10 or newer."
+            )
         if self.dropped:
-            notes.append(f"{self.label}: {self.dropped} records did not fit the queue or the disk and were dropped.")
+            lacking.append(f"{self.label}: {self.dropped} records did not fit the queue or the disk and were dropped.")
         if self.active and not self.ended and not running:
-            notes.append(
+            lacking.append(
                 f"{self.label} ended without last words, as a killed process does: what it found until then is here, "
                 "its totals are the last it gave, if any, and its leaks were not looked for."
             )
@@ -71,7 +73,14 @@ class ProcessLog:
         )
         failures = tuple(replace(f, pid=self.pid if f.pid is None else f.pid) for f in made.failures)
         processes = 0 if self.unsupported else 1
-        return replace(made, findings=findings, failures=failures, notes=tuple(notes), processes=processes)
+        return replace(
+            made,
+            findings=findings,
+            failures=failures,
+            notes=(*made.notes, *lacking),
+            processes=processes,
+            complete=made.complete and not lacking,
+        )
 
 
 def read_spool(directory: str, running: Collection[int] = ()) -> Report:
@@ -101,7 +110,7 @@ def read_file(file: Path) -> ProcessLog:
                 raise ValueError("not an object")
             _take(log, record)
         except (ValueError, KeyError, TypeError, SerializeError) as error:
-            log.collector.note(f"{file}:{number}: this line could not be read and is missing here: {error}")
+            log.collector.lacks(f"{file}:{number}: this line could not be read and is missing here: {error}")
     return log
 
 
@@ -109,12 +118,12 @@ def _lines(file: Path, log: ProcessLog) -> Iterator[tuple[int, str]]:
     try:
         text = file.read_bytes().decode("utf-8", "replace")
     except OSError as error:
-        log.collector.note(f"{file}: what this process found could not be read: {error}")
+        log.collector.lacks(f"{file}: what this process found could not be read: {error}")
         return
     complete, newline, torn = text.rpartition("\n")
     yield from enumerate(complete.split("\n") if newline else [], start=1)
     if torn:
-        log.collector.note(f"pid {log.pid} was killed while it wrote; its last record is incomplete.")
+        log.collector.lacks(f"pid {log.pid} was killed while it wrote; its last record is incomplete.")
 
 
 def _take(log: ProcessLog, record: dict[str, Any]) -> None:
@@ -142,6 +151,8 @@ def _take(log: ProcessLog, record: dict[str, Any]) -> None:
         collector.totals([totals_from_dict(pool) for pool in record["pools"]], int(record["events"]))
     elif kind == "note":
         collector.note(str(record["text"]))
+    elif kind == "lacks":
+        collector.lacks(str(record["text"]))
     elif kind == "dropped":
         log.dropped = max(log.dropped, int(record["count"]))
     elif kind == "answers":

@@ -94,6 +94,18 @@ def test_everything_told_comes_back(spool: str) -> None:
     assert (report.totals, report.events, report.suppressed, report.processes) == ((TOTALS,), 9, 1, 1)
     assert report.failures == (Failure("hook", "KeyError", "no leaks", os.getpid()),)
     assert report.notes == ("a note", "Suppressed 1 time by s.txt:1 (race:*:*).")
+    assert not report.complete
+
+
+def test_a_report_is_complete_if_nothing_lacks_in_any_process(spool: str) -> None:
+    writer = SpoolWriter(spool)
+    writer.note("a note")
+    assert writer.close()
+    assert read_spool(spool).complete
+    code = "import sys; from kvsan.spool import SpoolWriter; w = SpoolWriter(sys.argv[1]); w.lacks('half'); w.close()"
+    assert python(code, spool).wait(30) == 0
+    report = read_spool(spool)
+    assert (report.complete, report.notes) == (False, ("a note", "half"))
 
 
 def test_what_follows_from_one_cause_in_several_processes_is_kept(spool: str) -> None:

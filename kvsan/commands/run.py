@@ -37,7 +37,8 @@ class Run:
     Exit status: 88 when anything was found, also when the command was ended by
     a signal (--error-exitcode, --keep-exitcode); else the command's own, 0 when
     a signal ended it that kvsan passed on, 128 + N for another signal N; 127
-    and 126 when there is no such command or it cannot be run.
+    and 126 when there is no such command or it cannot be run. With
+    --incomplete-exitcode a 0 does not hide what was not watched.
     """
 
     name = "run"
@@ -134,12 +135,20 @@ def _run(command: Sequence[str], options: Options) -> int:
         child = supervisor.wait(look)
         supervisor.linger(LINGER_SECONDS, lambda: not tree.unsettled())
         report = _collect(spool, tree, child)
-        found = bool(report.findings) and not options.keep_exitcode
-        status = options.error_exitcode if found else child.exit_status()
+        status = _status(report, options, child.exit_status())
         _publish(report, options, status)
     finally:
         supervisor.restore()  # not earlier: who stops a server that has just died must not stop its report
     return status
+
+
+def _status(report: Report, options: Options, own: int) -> int:
+    """What kvsan run ends with, where the command's own status is `own`."""
+    if report.findings:
+        return own if options.keep_exitcode else options.error_exitcode
+    if not report.complete and options.incomplete_exitcode is not None:
+        return own or options.incomplete_exitcode
+    return own
 
 
 def _collect(spool: str, tree: ProcessTree, child: Child) -> Report:
@@ -148,13 +157,14 @@ def _collect(spool: str, tree: ProcessTree, child: Child) -> Report:
 
     running = tree.running()
     report = read_spool(spool, running)
-    notes = [child.sentence(), *report.notes, *tree.missed()]
+    lacking = tree.missed()
     if running:
         left = ", ".join(map(str, sorted(running)))
-        notes.append(f"Still running when this report was made, with findings that are not in it: pid {left}.")
-    if len(notes) == 1 and not (report.totals or report.findings or report.failures):
-        notes.append(_nothing(report.processes))
-    return replace(report, notes=tuple(notes))
+        lacking.append(f"Still running when this report was made, with findings that are not in it: pid {left}.")
+    if not (lacking or report.notes or report.totals or report.findings or report.failures):
+        lacking.append(_nothing(report.processes))
+    notes = (child.sentence(), *report.notes, *lacking)
+    return replace(report, notes=notes, complete=report.complete and not lacking)
 
 
 def _nothing(processes: int) -> str:

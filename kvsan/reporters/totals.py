@@ -90,7 +90,10 @@ def closing(page: Page, report: Report, exit_status: int | None) -> None:
     else:
         events = f" ({plural(report.events, 'event')})" if report.events else ""
         text = f"kvsan: no findings, {suppressed}, in {where}{events}{failed}."
+    if not report.complete:
+        text += " Not everything was watched."
     if exit_status is not None:
         text += f" Exit status {exit_status}."
-    style = "bold red" if report.findings else "bold yellow" if report.failures else "bold green"
+    doubtful = report.failures or not report.complete
+    style = "bold red" if report.findings else "bold yellow" if doubtful else "bold green"
     page.sentence(text, style=style)

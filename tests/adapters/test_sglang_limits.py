@@ -108,7 +108,9 @@ def test_slot_ids_on_a_cuda_device_are_followed(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_not_followed_lowers_the_level(device: str, changes: dict[str, Any], why: str) -> None:
     watch = watch_over(**changes)
     assert not sglang._can_read_slots(watch, device)
-    (note,) = watch.san.report().notes
+    report = watch.san.report()
+    (note,) = report.notes
+    assert not report.complete
     assert note.startswith("SGLang: only rows are watched")
     assert why in note
     assert watch.san.tracker.state.level == "rows"

@@ -818,7 +818,11 @@ def test_a_recording_says_what_is_whole_and_whose_it_is(tmp_path: Path, monkeypa
         return read.level, read.group, read.rank
 
     assert header("alone.kvt", lambda sanitizer: None) == ("slots", None, None)
-    assert header("rows.kvt", Sanitizer.watch_rows_only) == ("rows", None, None)
+    assert header("rows.kvt", lambda sanitizer: sanitizer.watch_rows_only("slots are out of sight.")) == (
+        "rows",
+        None,
+        None,
+    )
     third = np.int64(3)
     assert header("placed.jsonl", lambda sanitizer: sanitizer.set_rank(group="g", number=third)) == ("slots", "g", 3)
     monkeypatch.setenv("KVSAN_GROUP", "told")
@@ -846,7 +850,7 @@ def test_an_engine_that_takes_long_to_begin(tmp_path: Path) -> None:
     sanitizer = hooks.start(Options(record=str(tmp_path / "t.kvt"), idle_seconds=0.05), Collector())
     try:
         time.sleep(0.3)
-        sanitizer.watch_rows_only()
+        sanitizer.watch_rows_only("slots are out of sight.")
         sanitizer.set_rank(group="g", number=1)
         sanitizer.step()
     finally:

@@ -143,6 +143,7 @@ def test_what_is_left_out_is_counted() -> None:
     ("report", "line"),
     [
         (Report(), "kvsan: no findings, 0 suppressed, in 1 process."),
+        (Report(complete=False), "kvsan: no findings, 0 suppressed, in 1 process. Not everything was watched."),
         (Report(events=12345, processes=2), "kvsan: no findings, 0 suppressed, in 2 processes (12 345 events)."),
         (Report(findings=(samples.RACE,)), "kvsan: 1 finding (1 race), 0 suppressed, in 1 process."),
         (

@@ -55,6 +55,34 @@ def test_a_tree_without_an_engine_is_not_called_clean(tmp_path: Path) -> None:
     assert nothing not in watched.notes
 
 
+WHOLE = "import fake; fake.hooks()"
+LACKING = {
+    "no engine": "pass",
+    "killed": "import fake\nif not os.fork():\n    fake.hooks(); os.kill(os.getpid(), 9)\nos.wait()",
+    "not entered": "import fake, subprocess; fake.hooks(); subprocess.run([sys.executable, '-S', '-c', 'pass'])",
+    "failed": "import fake; fake.hooks(lambda options, sink: 1 / 0)",
+    "less than asked for": "import fake; fake.hooks(); fake.sink.lacks('only rows are watched')",
+}
+
+
+@pytest.mark.parametrize("what", LACKING)
+def test_what_was_not_watched_counts_where_it_is_to(what: str, tmp_path: Path) -> None:
+    option = ["--incomplete-exitcode", "9"]
+    for text, status in ((LACKING[what], 9), (f"{LACKING[what]}\nsys.exit(3)", 3)):
+        got = wrapped_program(tmp_path, text, options=option)
+        assert (got.status, got.report["exit"], got.report["complete"]) == (status, status, False)
+        assert "Not everything was watched." in got.err
+    assert wrapped_program(tmp_path, LACKING[what]).status == 0
+
+
+def test_what_was_watched_whole(tmp_path: Path) -> None:
+    got = wrapped_program(tmp_path, WHOLE, options=["--incomplete-exitcode", "9"])
+    assert (got.status, got.report["complete"]) == (0, True)
+    assert "Not everything" not in got.err
+    found = wrapped_program(tmp_path, f"{LACKING['killed']}\nfake.find('a')", options=["--incomplete-exitcode", "9"])
+    assert (found.status, found.report["complete"]) == (88, False)
+
+
 def test_status_when_there_is_no_such_command(tmp_path: Path) -> None:
     got = wrapped(tmp_path, ["kvsan-has-no-such-command", "x"])
     assert (got.status, got.err) == (127, "kvsan: error: kvsan-has-no-such-command: no such command\n")

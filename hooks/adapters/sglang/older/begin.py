@@ -40,9 +40,9 @@ def begin(watch: OlderWatch, scheduler: Any, in_place: Callable[[str], bool]) ->
     watch.slots = watch.san.options.level != "rows" and device in ("cpu", *readback.DEVICES)
     if watch.slots:
         watch.read_late(device)
-    elif device != "cpu":
-        watch.note(f"SGLang: only rows are watched, not token slots: slot ids are on the device ({device}).")
-        watch.san.watch_rows_only()
+    elif watch.san.options.level != "rows":
+        why = f"slot ids are on the device ({device})"
+        watch.san.watch_rows_only(f"SGLang: only rows are watched, not token slots: {why}.")
     declare_rows(watch)
     size = (int(watch.kv.size) // page + 1) * page if watch.slots else 1
     watch.san.pool(KV, kind="kv", size=size, page=page if watch.slots else 1, reserved=np.arange(min(page, size)))
