@@ -23,6 +23,8 @@ LOOK_SECONDS = 0.25
 LOCK_SECONDS = 2.0
 """How long an event may be in the making before the answer says so in place of what is held."""
 DEPTH = 40
+_LIBRARY = os.path.dirname(os.path.abspath(threading.__file__)) + os.sep
+_INSTALLED = (os.path.join(_LIBRARY, "site-packages"), os.path.join(_LIBRARY, "dist-packages"))
 
 
 class Answers:
@@ -102,9 +104,16 @@ def _threads() -> tuple[ThreadStack, ...]:
     found = []
     for thread in threading.enumerate():
         if thread.ident in innermost and not thread.name.startswith("kvsan-"):
-            frames = frames_from(innermost[thread.ident], DEPTH)
-            found.append(ThreadStack(thread.name, tuple(frame for frame in frames if not is_own(frame.file))))
+            frames = [frame for frame in frames_from(innermost[thread.ident], DEPTH) if not is_own(frame.file)]
+            while len(frames) > 1 and _is_standard(frames[-1].file):  # how threads and processes begin
+                frames.pop()
+            found.append(ThreadStack(thread.name, tuple(frames)))
     return tuple(found)
+
+
+def _is_standard(file: str) -> bool:
+    """Is this a file of Python's own library, or the command of a spawned process?"""
+    return file == "<string>" or (file.startswith(_LIBRARY) and not file.startswith(_INSTALLED))
 
 
 _answering: weakref.WeakSet[Answers] = weakref.WeakSet()

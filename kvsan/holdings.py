@@ -15,8 +15,7 @@ UNSETTLED = ("ended", "finished", "aborted")
 
 @dataclass(frozen=True, slots=True)
 class PoolCounts:
-    """One pool, in slots. `owned` is neither free nor pending nor cached; of it, `unknown` belongs to nobody known.
-    `findings` counts by kind what was found so far, each time that it was met."""
+    """One pool, in slots. `owned` is neither free nor pending nor cached; of it, `unknown` belongs to nobody known."""
 
     pool: str
     kind: str
@@ -28,7 +27,6 @@ class PoolCounts:
     owned: int
     cached: int
     unknown: int
-    findings: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +43,13 @@ class OwnerCounts:
 @dataclass(frozen=True, slots=True)
 class Holdings:
     """Every pool, and every owner that holds something of one or a lock: first those that should be gone, then those
-    that hold most. `batches` counts those whose end the host has not seen."""
+    that hold most. `batches` counts those whose end the host has not seen; `findings` counts by kind what was found so
+    far, each time that it was met."""
 
     pools: tuple[PoolCounts, ...] = ()
     owners: tuple[OwnerCounts, ...] = ()
     batches: int = 0
+    findings: dict[str, int] = field(default_factory=dict)
 
 
 def holdings_of(tracker: Tracker) -> Holdings:
@@ -76,7 +76,9 @@ def holdings_of(tracker: Tracker) -> Holdings:
             PoolCounts(
                 pool=pool.name, kind=pool.kind, size=pool.size, page=pool.page, reserved=pool.reserved, free=pool.free,
                 pending=pool.pending, owned=owned, cached=pool.cached, unknown=owned - known[pool.number],
-                findings=dict(state.verdicts.counts.get(pool.name, {})),
             )
         )  # fmt: skip
-    return Holdings(tuple(pools), tuple(owners), len(state.batches))
+    findings: Counter[str] = Counter()
+    for kinds in state.verdicts.counts.values():
+        findings.update(kinds)
+    return Holdings(tuple(pools), tuple(owners), len(state.batches), dict(findings))

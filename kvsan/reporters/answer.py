@@ -49,6 +49,8 @@ def _standing(answer: Answer) -> str:
         said.append(f"{plural(answer.waiting, 'event')} wait for slot ids from the device")
     if not answer.watching:
         said.append("no longer watched: kvsan's report says why")
+    if answer.holdings.findings:
+        said.append(f"found so far: {kinds_found(answer.holdings.findings)}")
     return " · ".join(said)
 
 
@@ -56,13 +58,11 @@ def _pools(page: Page, answer: Answer) -> None:
     columns = [
         Column("pool"),
         *(Column(name, right=True) for name in ("size", "reserved", "free", "pending", "owned", "cached")),
-        Column("findings", name="findings"),
     ]
     rows = [
         [
             visible(pool.pool, NAME_LIMIT),
             *map(grouped, (pool.size, pool.reserved, pool.free, pool.pending, pool.owned, pool.cached)),
-            kinds_found(pool.findings),
         ]
         for pool in answer.holdings.pools
     ]

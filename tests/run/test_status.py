@@ -48,9 +48,9 @@ WAITS = """
 TEXT = """\
  level slots · 11 events, the last AGE ago
 
- pool  size  reserved  free  pending  owned  cached  findings
- rows     4         1     2        0      1       0  -
- kv     100         1    52        0     37      10  -
+ pool  size  reserved  free  pending  owned  cached
+ rows     4         1     2        0      1       0
+ kv     100         1    52        0     37      10
 
  owner         rows  kv  locked nodes  state
  r2               -   2             -  finished

@@ -141,6 +141,17 @@ _KERNELS = textwrap.dedent(
 )
 
 
+def status(served: Served, *options: str) -> dict[str, Any]:
+    """What the one engine of a living server, which is under `kvsan run`, answers to `kvsan status`."""
+    got = subprocess.run(
+        [sys.executable, "-m", "kvsan", "status", str(served.process.pid), "--format", "json", *options],
+        text=True, capture_output=True, env=environment(served.folder), timeout=60,
+    )  # fmt: skip
+    assert (got.returncode, got.stderr) == (0, "")
+    (process,) = json.loads(got.stdout)["processes"]
+    return dict(process)
+
+
 def free_port() -> int:
     """A port that nobody listens on, below those that the kernel gives to connections: a server binds it much later."""
     for port in random.sample(range(20000, 32000), 100):

@@ -11,7 +11,7 @@ from pathlib import Path
 from . import load
 from .living import frames, known, living
 from .release import LOCKS
-from .server import STRICT, wait_for
+from .server import STRICT, status, wait_for
 
 COUNT = 16
 SECONDS = 60.0
@@ -42,10 +42,14 @@ def test_unlocks_that_are_skipped(model: Path, tmp_path: Path) -> None:
             thread.start()
         assert wait_for(lambda: len(answered) == COUNT or stalls(), 2 * SECONDS)
         assert 0 < len(answered) < COUNT, "it serves some, and then no more"
+        now = status(server.served)
         hits, found = server.hits(), [each for each in server.findings() if not known(each)]
         os.killpg(server.served.process.pid, signal.SIGINT)  # as Ctrl-C; at a SIGTERM SGLang waits for all requests
         server.served.process.wait(20)
         server.served.stop()
+    assert now["holdings"]["findings"]["lock_leak"] >= 1
+    assert now["holdings"]["owners"], "requests wait with rows or slots that they cannot give back"
+    assert any("event_loop" in frame["function"] for thread in now["threads"] for frame in thread["stack"])
     for said in ("Leak Detected", "leak detected", "KV double free", "KV page use-after-free"):
         assert said not in server.served.log
     assert {each.kind for each in found} == {"lock_leak"}

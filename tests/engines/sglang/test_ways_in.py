@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 from . import load
-from .server import BARRIER, environment, serving
+from .living import others
+from .server import BARRIER, environment, serving, status
 
 
 def test_as_a_plugin_without_a_wrapper(model: Path, tmp_path: Path) -> None:
@@ -24,6 +27,40 @@ def test_rows_alone(model: Path, tmp_path: Path) -> None:
         assert load.run(served.port, 24) == (24, [])
     assert (served.findings, served.report["failures"]) == ([], [])
     assert served.report["events"] > 1000
+
+
+def test_who_holds_what_in_a_living_server(model: Path, tmp_path: Path) -> None:
+    """`kvsan status` names the requests that run, and nobody once they are answered; the server serves on."""
+    with serving(model, tmp_path, "--max-total-tokens", "2048", **BARRIER) as served:
+        loads = threading.Thread(target=load.run, args=(served.port, 24), daemon=True)
+        loads.start()
+        asked = [status(served)]
+        while loads.is_alive():
+            asked.append(status(served))
+        idle = status(served, "--stacks")
+        assert load.run(served.port, 8) == (8, [])
+    busy = [each for each in asked if each["holdings"]["owners"]]
+    assert busy, "nobody was seen to hold anything under load"
+    for each in busy:
+        assert (each["level"], each["watching"], each["error"]) == ("slots", True, "")
+        rows, kv = (pool_named(each, name) for name in ("rows", "kv"))
+        owners = each["holdings"]["owners"]
+        assert sum(owner["slots"].get("rows", 0) for owner in owners) + rows["unknown"] == rows["owned"] <= 8
+        assert sum(owner["slots"].get("kv", 0) for owner in owners) + kv["unknown"] == kv["owned"]
+    assert any(owner["slots"].get("kv") and owner["locked"] for each in busy for owner in each["holdings"]["owners"])
+    assert idle["name"].startswith("sglang::scheduler")
+    assert idle["holdings"]["owners"] == []
+    assert (pool_named(idle, "rows")["owned"], pool_named(idle, "kv")["owned"]) == (0, 0)
+    assert pool_named(idle, "kv")["cached"] > 0
+    (scheduler,) = (thread for thread in idle["threads"] if thread["name"] == "MainThread")
+    assert any("event_loop_overlap" in frame["function"] for frame in scheduler["stack"])
+    assert (served.report["failures"], others(served)) == ([], [])
+
+
+def pool_named(process: dict[str, Any], name: str) -> dict[str, Any]:
+    """The pool of that name in an answer."""
+    (pool,) = (each for each in process["holdings"]["pools"] if each["pool"] == name)
+    return dict(pool)
 
 
 def test_without_the_barrier(model: Path, tmp_path: Path) -> None:
