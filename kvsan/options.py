@@ -60,7 +60,10 @@ class Options:
         choices=("log", "raise", "halt"),
     )
     report: tuple[str, ...] = _option(
-        (), "paths", "also write the report to FILE; .json gives JSON, every other ending text; may be repeated"
+        (),
+        "paths",
+        "also write the report to FILE; its ending decides: .json, .sarif, .xml (JUnit), .html, else text; may be "
+        "repeated",
     )
     record: str | None = _option(
         None, "path", "record the events of every process to a trace; %p in the name stands for the process id",

@@ -13,7 +13,7 @@ from kvsan.errors import EventError, KvsanError, TraceError
 from kvsan.events import Event
 from kvsan.findings import Finding, PoolTotals, Report
 from kvsan.ranks import RankHistory, compare, comparison_notes
-from kvsan.reporters import json_report
+from kvsan.reporters.formats import FORMATS, renderer
 from kvsan.reporters.terminal import console_for, render
 from kvsan.state import LEVELS
 from kvsan.traces import Trace, read_trace
@@ -49,7 +49,9 @@ class Check:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
         parser.add_argument("files", nargs="+", metavar="FILE", help="a trace")
-        parser.add_argument("--format", choices=("text", "json"), default="text", help="of the report (default: text)")
+        parser.add_argument(
+            "--format", choices=("text", *FORMATS), default="text", help="of the report (default: text)"
+        )
         parser.add_argument(
             "--level", choices=LEVELS, help="what is judged (default: the level in the trace's header, else full)"
         )
@@ -70,8 +72,8 @@ class Check:
         unusable = [each.error for each in checked if each.error is not None]
         report = _report(checked, args.at)
         status = UNUSABLE if unusable else FOUND if report.findings else 0
-        if args.format == "json":
-            sys.stdout.write(json_report.render(report, exit_status=status))
+        if args.format != "text":
+            sys.stdout.write(renderer(args.format)(report, root=os.getcwd(), exit_status=status))
         elif report.findings or not unusable:
             render(report, console_for(sys.stdout), root=os.getcwd(), exit_status=status)
         for error in unusable:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 LINGER_SECONDS = 10.0
 """How long the rest of the tree may take after the command itself has ended."""
 
-_LATER = frozenset((".sarif", ".xml", ".html"))
-
 
 class Run:
     """Run a server, or any command, with kvsan inside every Python process of it.
@@ -94,9 +92,6 @@ def _check(options: Options) -> None:
             raise OptionError(f"{file} cannot be written: {folder} is missing or not writable")
         if os.path.isdir(file):
             raise OptionError(f"{file} cannot be written: it is a folder")
-    for file in options.report:
-        if os.path.splitext(file)[1].lower() in _LATER:
-            raise OptionError(f"{file}: this format is not there yet; use .json, or another ending for text")
 
 
 def _make_spool(options: Options) -> tuple[str, bool]:
@@ -179,14 +174,16 @@ def _nothing(processes: int) -> str:
 
 def _publish(report: Report, options: Options, status: int) -> None:
     """Writes the report's files, then the report to standard error; what fails is said, and the rest still written."""
-    from kvsan.reporters import json_report, terminal
+    from kvsan.reporters import terminal
+    from kvsan.reporters.formats import format_of, renderer
 
     failures: list[Failure] = []
     root = os.getcwd()
     for file in options.report:
         try:
-            if file.lower().endswith(".json"):
-                Path(file).write_text(json_report.render(report, exit_status=status), encoding="utf-8")
+            if (name := format_of(file)) is not None:
+                document = renderer(name)(report, root=root, exit_status=status)
+                Path(file).write_text(document, encoding="utf-8", errors="backslashreplace")
             else:
                 with open(file, "w", encoding="utf-8") as stream:
                     terminal.render(report, _file_console(stream, options), root=root, exit_status=status)

@@ -56,6 +56,12 @@ def draw(page: Page, finding: Finding, places: Places, number: int, of: int) -> 
     _end(page, finding, places)
 
 
+def summary(finding: Finding, places: Places) -> str:
+    """`race on req_to_token row 1 (row_writer.py:52 write vs forward.py:48 launch)`: one line about the finding."""
+    by = f" by {owner_short(finding.owner)}" if finding.held and finding.owner is not None else ""
+    return f"{visible(finding.kind)} {_headline(finding, places)}{by}{_two_sites(finding, places)}"
+
+
 def _headline(finding: Finding, places: Places) -> str:
     of = phrase(finding.kind).of
     return f"{of} {leaks.lost(finding.held, places) if finding.held else places.object(finding)}"
@@ -152,9 +158,7 @@ def _joined(page: Page, finding: Finding, places: Places) -> None:
 
 
 def _end(page: Page, finding: Finding, places: Places) -> None:
-    by = f" by {owner_short(finding.owner)}" if finding.held and finding.owner is not None else ""
-    subject = visible(f"{finding.kind} ") + _headline(finding, places) + by
-    page.sentence(f"SUMMARY: kvsan: {subject}{_two_sites(finding, places)}", style="bold")
+    page.sentence(f"SUMMARY: kvsan: {summary(finding, places)}", style="bold")
     token = visible(finding.token, PROSE_LIMIT) or f"{visible(finding.kind)}:{visible(finding.object, 120)}"
     seen = "seen once" if finding.count == 1 else f"seen {plural(finding.count, 'time')}"
     if page.terminal and cell_len(f"DEDUP: {token}   {seen}") > page.width:

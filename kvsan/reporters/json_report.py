@@ -14,7 +14,7 @@ FORMAT = 1
 FOUND = 88
 
 
-def render(report: Report, *, exit_status: int | None = None) -> str:
+def render(report: Report, *, root: str = "", exit_status: int | None = None) -> str:
     """The document as ASCII text, every finding and every pool on a line of its own, a newline at the end.
 
     `exit` is what the command ends with: `exit_status`, by default 88 with findings and 0 without.

@@ -111,6 +111,10 @@ class Page:
             rest = [] if head else [_named(columns[i], row[i]) for i in range(kept, len(columns))]
             self.paragraph(f" ·{GLUE}".join(part for part in rest if part), indent=indent + 4)
 
+    def text(self) -> str:
+        """The lines without their styles, a newline at the end of each."""
+        return "".join("".join(text for text, _ in pieces).rstrip() + "\n" for pieces in self.lines).replace(GLUE, " ")
+
     def print(self, console: Console) -> None:
         """Prints the lines; the console neither wraps nor crops them nor reads markup."""
         for pieces in self.lines:

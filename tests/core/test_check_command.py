@@ -306,7 +306,7 @@ def test_one_unusable_file_among_others(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     "arguments",
-    [["check"], ["check", "--level", "all", "x"], ["check", "--at", "soon", "x"], ["check", "--format", "xml", "x"]],
+    [["check"], ["check", "--level", "all", "x"], ["check", "--at", "soon", "x"], ["check", "--format", "yaml", "x"]],
 )
 def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2

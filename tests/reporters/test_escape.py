@@ -31,7 +31,7 @@ HOSTILE = {
 }
 
 
-def _hostile(name: str) -> Report:
+def hostile(name: str) -> Report:
     access = Access(
         "free", 3, agent=name, owner=name, pool=name, slots=(1,), batch=name, node=name, site=name, note=name,
         stack=(Frame(name, 1, name), Frame("x.py", 2, name)),
@@ -51,18 +51,18 @@ def _hostile(name: str) -> Report:
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_hostile_name_shows_and_does_nothing(name: str, width: int) -> None:
-    text = render(_hostile(name), width)
+    text = render(hostile(name), width)
     assert all(line.isprintable() for line in text.splitlines()), "something controls the terminal"
     assert text.splitlines() == text.split("\n")[:-1]
     assert not set("\u202e\u2066\u200b\ufeff\u3164\u00a0\x9b\x1b") & set(text)
     assert text.count("\nSUMMARY: ") == 4
-    shown = render(_hostile(name), width, tty=True, colour=True)
+    shown = render(hostile(name), width, tty=True, colour=True)
     assert not set("\x07\x9b\r\x08\0") & set(shown)
     assert "\x1b]" not in shown and "\x1b[2J" not in shown and "\x1b[3" + "1mboo" not in shown
 
 
 def test_markup_is_text() -> None:
-    text = render(_hostile(HOSTILE["markup"]), 120)
+    text = render(hostile(HOSTILE["markup"]), 120)
     assert "[bold red]x[/]" in text
     assert ":boom:" in text
 
@@ -77,7 +77,7 @@ def test_long_names_are_shortened_with_their_length() -> None:
     name = "start" + "x" * 5000 + "finish"
     assert quoted(name) == '"start' + "x" * 26 + "…" + "x" * 9 + 'finish" (5\u00a0011 characters)'
     assert visible("\x1b" * 100, 20) == "\\x1b\\x1b\\x1b…\\x1b (100 characters)"
-    text = render(_hostile("n" * 100_000), 80)
+    text = render(hostile("n" * 100_000), 80)
     assert len(text) < 150_000
     assert "(100 000 characters)" in text
 
@@ -100,7 +100,7 @@ def test_a_replay_command_can_be_pasted(path: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
 def test_json_is_plain_ascii_and_loses_nothing(name: str) -> None:
-    text = json_report.render(_hostile(name))
+    text = json_report.render(hostile(name))
     assert text.isascii()
     assert all(line.isprintable() for line in text.splitlines())
     assert json.loads(text)["findings"][0]["owner"] == name

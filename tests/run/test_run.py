@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -119,6 +120,17 @@ def test_reports_go_to_files_by_their_ending(tmp_path: Path) -> None:
     assert "DEDUP: a" in got.err
 
 
+def test_reports_for_other_programs(tmp_path: Path) -> None:
+    files = {ending: tmp_path / f"report{ending}" for ending in (".sarif", ".xml", ".html", ".HTML")}
+    options = [word for file in files.values() for word in ("--report", str(file))]
+    got = wrapped_program(tmp_path, "import fake; fake.find('a')", options=options)
+    assert (got.status, got.report["failures"]) == (88, [])
+    assert json.loads(files[".sarif"].read_text())["runs"][0]["invocations"][0]["exitCode"] == 88
+    assert ElementTree.parse(files[".xml"]).getroot().attrib["failures"] == "1"
+    assert files[".html"].read_text().startswith("<!doctype html>")
+    assert files[".HTML"].read_text() == files[".html"].read_text()
+
+
 def test_halt_ends_the_process_with_the_status(tmp_path: Path) -> None:
     got = wrapped_program(
         tmp_path,
@@ -163,7 +175,6 @@ def test_options_reach_the_process(tmp_path: Path) -> None:
         (["run", "--level", "row", "--", "true"], "did you mean 'rows'"),
         (["run", "--suppress", "/nowhere/x", "--", "true"], "/nowhere/x cannot be read"),
         (["run", "--report", "/nowhere/x.json", "--", "true"], "/nowhere is missing or not writable"),
-        (["run", "--report", "x.sarif", "--", "true"], "this format is not there yet"),
         (["rum"], "invalid choice: 'rum'"),
         ([], "COMMAND"),
     ],
