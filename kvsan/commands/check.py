@@ -73,6 +73,7 @@ class Check:
         report = _report(checked, args.at)
         status = UNUSABLE if unusable else FOUND if report.findings else 0
         if args.format != "text":
+            report = dataclasses.replace(report, notes=(*report.notes, *map(str, unusable)), complete=not unusable)
             sys.stdout.write(renderer(args.format)(report, root=os.getcwd(), exit_status=status))
         elif report.findings or not unusable:
             render(report, console_for(sys.stdout), root=os.getcwd(), exit_status=status)
@@ -84,18 +85,20 @@ class Check:
 def check_file(file: str, level: str | None = None) -> Checked:
     """Judges one trace as far as it can be read; without a level, at the one that it was recorded at."""
     result = Checked(file)
-    tracker = Tracker(level or "full")
-    number = 1
     try:
         trace = read_trace(file)
-        recorded = trace.header.level or "full"
-        if level is None:
-            tracker = Tracker(recorded)
-        elif LEVELS.index(level) > LEVELS.index(recorded):
-            result.note = f"{file}: recorded at level {recorded}; what is judged beyond it was not told whole"
-        result.expect = trace.header.expect
-        if trace.header.group is not None and trace.header.rank is not None:
-            result.history = RankHistory(trace.header.group, trace.header.rank, file)
+    except TraceError as error:
+        result.error = error
+        return result
+    recorded = trace.header.level or "full"
+    tracker = Tracker(level or recorded)
+    if level is not None and LEVELS.index(level) > LEVELS.index(recorded):
+        result.note = f"{file}: recorded at level {recorded}; what is judged beyond it was not told whole"
+    result.expect = trace.header.expect
+    if trace.header.group is not None and trace.header.rank is not None:
+        result.history = RankHistory(trace.header.group, trace.header.rank, file)
+    number = 1
+    try:
         for event in _with_progress(trace):
             number = event.at
             if result.history is not None:
