@@ -12,13 +12,14 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 
-from kvsan.announce import append, check_private, spool_file
+from kvsan.announce import append, check_private, spool_file, start_of
 from kvsan.findings import Frame
 from kvsan.holdings import Holdings
 from kvsan.serialize import from_dict, to_dict
 from kvsan.spool_reader import ProcessLog
 
 QUESTION = "question"
+WRAPPER = "wrapper"
 ANSWER = ".answer"
 
 Mark = tuple[int, int]
@@ -51,6 +52,22 @@ class Answer:
     holdings: Holdings = field(default_factory=Holdings)
     threads: tuple[ThreadStack, ...] = ()
     error: str = ""
+
+
+def name_wrapper(directory: str) -> None:
+    """The calling process is the kvsan run that the folder belongs to. Raises OSError."""
+    pid = os.getpid()
+    _replace(os.path.join(directory, WRAPPER), f"{pid} {start_of(pid) or 0}")
+
+
+def wrapper_of(directory: str) -> int | None:
+    """The living kvsan run that the folder belongs to; None if it has ended, or never said so."""
+    try:
+        with open(os.path.join(directory, WRAPPER), encoding="ascii") as file:
+            pid, start = map(int, file.read().split())
+    except (OSError, ValueError):
+        return None
+    return pid if start_of(pid) == start else None
 
 
 def mark(directory: str) -> Mark | None:

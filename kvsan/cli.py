@@ -50,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     try:
         wanted = arguments[:1] if arguments and arguments[0] in COMMANDS else list(COMMANDS)
-        args = _parser(wanted).parse_args(arguments[:cut])
+        args, unknown = _parser(wanted).parse_known_args(arguments[:cut])
+        if unknown:
+            raise UsageError(f"unrecognized arguments: {' '.join(unknown)} (see kvsan {arguments[0]} --help)")
         args.rest = arguments[cut + 1 :]
         status: int = args.make().run(args)
         return status
@@ -69,7 +71,7 @@ def _parser(wanted: Sequence[str]) -> argparse.ArgumentParser:
         prog="kvsan", description=_DESCRIPTION, epilog=_EPILOG, usage="kvsan [--version] [--help] COMMAND ..."
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of kvsan and Python, and exit")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="kvsan")
     for name in wanted:
         command = load(name)
         text = inspect.cleandoc(command.__doc__ or "")

@@ -4,6 +4,7 @@ to do."""
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -264,14 +265,25 @@ def _object(violation: Violation, pool: PoolShadow | None, slot: int | None, eve
     return pool.name if pool is not None else f"owner:{violation.owner or event.owner}"
 
 
+_RECORDED_SITE = re.compile(r"(?P<file>[^\n]+):\d+ (?P<function>[^\n ]+)")
+"""How a recorder writes an event's site."""
+
+
 def _site(access: Access | None) -> str:
     if access is None:
         return "?"
     if access.stack:
-        frame = access.stack[0]
-        module = frame.file.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".py")
-        return f"{module}.{frame.function.rsplit('.', 1)[-1]}"
+        return _short(access.stack[0].file, access.stack[0].function)
+    recorded = _RECORDED_SITE.fullmatch(access.site or "")
+    if recorded is not None:  # the same token as in the process that recorded it
+        return _short(recorded["file"], recorded["function"])
     return access.site or f"{access.agent}.{access.what}"
+
+
+def _short(file: str, function: str) -> str:
+    """`row_writer.write`."""
+    module = file.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".py")
+    return f"{module}.{function.rsplit('.', 1)[-1]}"
 
 
 def _token(violation: Violation, present: Access, earlier: Access | None, event: Event) -> str:

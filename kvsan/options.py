@@ -66,7 +66,8 @@ class Options:
         "repeated",
     )
     record: str | None = _option(
-        None, "path", "record the events of every process to a trace; %p in the name stands for the process id",
+        None, "path", "record the events of every process to a trace; %p in the name stands for the process id, "
+        "which else goes before the ending",
         metavar="TRACE", none=True,
     )  # fmt: skip
     error_exitcode: int = _option(
@@ -77,7 +78,7 @@ class Options:
         None, "int",
         "exit status in place of 0 when nothing was found but not everything was watched: a process that was not "
         "entered or was killed, no engine, a server that kvsan does not follow, a failure of its own",
-        metavar="N", high=255, none=True,
+        metavar="N", low=1, high=255, none=True,
     )  # fmt: skip
     stack_depth: int = _option(12, "int", "frames kept of each stack", metavar="N", low=1, high=1000)
     suppress: str | None = _option(

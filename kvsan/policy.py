@@ -98,7 +98,7 @@ class Policy:
             self._told.add(token)
             self._sink.finding(finding)
             if self._options.on_error == "log":
-                self._sink.say(f"{headline(finding)} (report at exit)")
+                self._sink.say(f"{headline(finding)}{self._sink.promise}")
         if self._options.on_error == "raise":
             raise FindingRaised(headline(finding), finding)
         if self._options.on_error == "halt":

@@ -15,7 +15,12 @@ JOINED_LIMIT = 100
 
 
 class Sink(Protocol):
-    """What a policy and a sanitizer tell. No method raises or blocks, `flush` and `close` aside, which are bounded."""
+    """What a policy and a sanitizer tell. No method raises or blocks, `flush` and `close` aside, which are bounded.
+
+    `promise` follows the line that is said of a finding: when its report comes, if one comes by itself.
+    """
+
+    promise: str
 
     def finding(self, finding: Finding) -> None:
         """A new finding; its token was not seen before in this process."""
@@ -53,6 +58,8 @@ class Sink(Protocol):
 
 class Collector:
     """A sink in memory; `report` may be asked at any time."""
+
+    promise = ""
 
     def __init__(self) -> None:
         self._findings: dict[str, Finding] = {}

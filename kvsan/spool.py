@@ -43,6 +43,8 @@ class SpoolWriter:
     side; a forked child writes to a file of its own. Raises PermissionError for a folder that is not private.
     """
 
+    promise = " (report at exit)"
+
     # `announced`: somebody else writes the first line of this process and of the children that it forks.
     def __init__(self, directory: str, *, announced: bool = False) -> None:
         check_private(directory)

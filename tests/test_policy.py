@@ -36,7 +36,7 @@ def test_a_cause_is_told_once_and_counted(capsys: pytest.CaptureFixture[str]) ->
     (finding,) = sink.report().findings
     assert (finding.at, finding.count, len(finding.joined)) == (7, 3, 1)
     said = capsys.readouterr().err
-    assert said == ('kvsan: RACE on req_to_token:1 by "b7" at allocation.py:88 write_cache_indices (report at exit)\n')
+    assert said == ('kvsan: RACE on req_to_token:1 by "b7" at allocation.py:88 write_cache_indices\n')
 
 
 def test_joined_violations_are_bounded() -> None:

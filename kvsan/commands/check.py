@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from kvsan.errors import EventError, KvsanError, TraceError
 from kvsan.events import Event
-from kvsan.findings import Finding, PoolTotals, Report
+from kvsan.findings import Failure, Finding, PoolTotals, Report
 from kvsan.ranks import RankHistory, compare, comparison_notes
 from kvsan.reporters.formats import FORMATS, renderer
 from kvsan.reporters.terminal import console_for, render
@@ -34,14 +34,16 @@ class Checked:
     error: TraceError | None = None
     expect: dict[str, object] | None = None
     history: RankHistory | None = None
-    note: str | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+    cut: bool = False
 
 
 class Check:
     """Judge recorded traces.
 
-    Every FILE is a trace, as text (JSON Lines) or binary; traces whose headers name one group are also compared as the
-    ranks of one engine. Exit status: 0 clean, 88 something was found, 2 a file could not be used.
+    Every FILE is a trace, as text (JSON Lines) or binary; traces whose headers
+    name one group are also compared as the ranks of one engine. Exit status:
+    0 clean, 88 something was found, 2 a file could not be used.
     """
 
     name = "check"
@@ -73,7 +75,8 @@ class Check:
         report = _report(checked, args.at)
         status = UNUSABLE if unusable else FOUND if report.findings else 0
         if args.format != "text":
-            report = dataclasses.replace(report, notes=(*report.notes, *map(str, unusable)), complete=not unusable)
+            failures = tuple(Failure(error.file, str(error), "what follows there was not judged") for error in unusable)
+            report = dataclasses.replace(report, failures=failures, complete=report.complete and not failures)
             sys.stdout.write(renderer(args.format)(report, root=os.getcwd(), exit_status=status))
         elif report.findings or not unusable:
             render(report, console_for(sys.stdout), root=os.getcwd(), exit_status=status)
@@ -93,7 +96,13 @@ def check_file(file: str, level: str | None = None) -> Checked:
     recorded = trace.header.level or "full"
     tracker = Tracker(level or recorded)
     if level is not None and LEVELS.index(level) > LEVELS.index(recorded):
-        result.note = f"{file}: recorded at level {recorded}; what is judged beyond it was not told whole"
+        result.notes.append(f"{file}: recorded at level {recorded}; what is judged beyond it was not told whole")
+    result.cut = trace.cut
+    if trace.cut:
+        result.notes.append(
+            f"{file}: the trace has no end: its process was killed, or part of the file is missing. What came after, "
+            "leaks at the end among it, is not judged"
+        )
     result.expect = trace.header.expect
     if trace.header.group is not None and trace.header.rank is not None:
         result.history = RankHistory(trace.header.group, trace.header.rank, file)
@@ -146,7 +155,7 @@ def _report(checked: list[Checked], at: int | None) -> Report:
             known = findings.get(key)
             findings[key] = dataclasses.replace(known, count=known.count + 1) if known is not None else finding
     several = len(checked) > 1
-    notes = tuple(each.note for each in checked if each.note is not None)
+    notes = tuple(note for each in checked for note in each.notes)
     if several:
         notes += comparison_notes([each.history for each in checked if each.history is not None])
     totals = [
@@ -160,6 +169,7 @@ def _report(checked: list[Checked], at: int | None) -> Report:
         notes=notes,
         processes=len(checked),
         events=sum(each.events for each in checked),
+        complete=not any(each.cut for each in checked),
     )
 
 

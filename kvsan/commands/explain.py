@@ -14,8 +14,9 @@ from kvsan.reporters.text import GLUE
 
 
 class Explain:
-    """Say what a kind of finding means: the rule, why it is a fault, how engines came to it and how to mend it.
+    """Say what a kind of finding means.
 
+    The rule, why it is a fault, how engines came to it and how to mend it.
     Without KIND, list all kinds.
     """
 

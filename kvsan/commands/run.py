@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from kvsan.process_tree import ProcessTree
     from kvsan.supervise import Child
 
+UNWRITTEN = 2
+"""The exit status in place of 0 where a file of the report could not be written."""
+
 LINGER_SECONDS = 10.0
 """How long the rest of the tree may take after the command itself has ended."""
 
@@ -36,7 +39,8 @@ class Run:
     a signal (--error-exitcode, --keep-exitcode); else the command's own, 0 when
     a signal ended it that kvsan passed on, 128 + N for another signal N; 127
     and 126 when there is no such command or it cannot be run. With
-    --incomplete-exitcode a 0 does not hide what was not watched.
+    --incomplete-exitcode a 0 does not hide what was not watched. 2 in place of
+    0 when a file of the report could not be written.
     """
 
     name = "run"
@@ -109,6 +113,7 @@ def _make_spool(options: Options) -> tuple[str, bool]:
 
 
 def _run(command: Sequence[str], options: Options) -> int:
+    from kvsan.asking import name_wrapper
     from kvsan.fallback import write_site
     from kvsan.inherit import with_site
     from kvsan.process_tree import ProcessTree
@@ -117,6 +122,7 @@ def _run(command: Sequence[str], options: Options) -> int:
     spool = options.spool
     assert spool is not None
     write_site(spool)
+    name_wrapper(spool)
     environment = {**os.environ, **options.to_environment()}
     environment["PYTHONPATH"] = with_site(os.environ.get("PYTHONPATH"), spool)
     supervisor = Supervisor(command, environment)
@@ -129,12 +135,12 @@ def _run(command: Sequence[str], options: Options) -> int:
     try:
         child = supervisor.wait(look)
         supervisor.linger(LINGER_SECONDS, lambda: not tree.unsettled())
-        report = _collect(spool, tree, child)
+        report = _with_traces(_collect(spool, tree, child), options)
         status = _status(report, options, child.exit_status())
-        _publish(report, options, status)
+        written = _publish(report, options, status)
     finally:
         supervisor.restore()  # not earlier: who stops a server that has just died must not stop its report
-    return status
+    return status if written else status or UNWRITTEN
 
 
 def _status(report: Report, options: Options, own: int) -> int:
@@ -162,18 +168,30 @@ def _collect(spool: str, tree: ProcessTree, child: Child) -> Report:
     return replace(report, notes=notes, complete=report.complete and not lacking)
 
 
+def _with_traces(report: Report, options: Options) -> Report:
+    """Findings name the trace that was recorded of their process."""
+    files = {pid: options.record_path(pid) for pid in {finding.pid for finding in report.findings} if pid is not None}
+    kept = {pid: file for pid, file in files.items() if file is not None and os.path.isfile(file)}
+    found = tuple(
+        replace(finding, file=kept[finding.pid]) if finding.pid in kept else finding for finding in report.findings
+    )
+    return replace(report, findings=found)
+
+
 def _nothing(processes: int) -> str:
     """Why there is nothing to tell of a tree with so many Python processes."""
     if not processes:
         return "No Python process was seen in the command's tree, so that there was nothing to enter."
     return (
         "No engine was seen in the command's tree, so that nothing was watched. A process that others start, as Ray's "
-        "workers are, or on another host, needs a kvsan run of its own."
+        "workers are, or on another host, needs a kvsan run of its own. What a program's own kvsan.Sanitizer() finds "
+        "stays with it; kvsan.hooks.current() is the one that reports here."
     )
 
 
-def _publish(report: Report, options: Options, status: int) -> None:
-    """Writes the report's files, then the report to standard error; what fails is said, and the rest still written."""
+def _publish(report: Report, options: Options, status: int) -> bool:
+    """Writes the report's files, then the report to standard error; what fails is said, and the rest still written.
+    Are all files there?"""
     from kvsan.reporters import terminal
     from kvsan.reporters.formats import format_of, renderer
 
@@ -201,6 +219,7 @@ def _publish(report: Report, options: Options, status: int) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     except Exception as error:
         _plain(report, error)
+    return not failures
 
 
 def _plain(report: Report, error: Exception) -> None:

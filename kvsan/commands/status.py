@@ -55,7 +55,9 @@ class Status:
         parser.add_argument("--stacks", action="store_true", help="also where every thread of the engine is")
         parser.add_argument("--all", action="store_true", help="all owners, not the first 20 only")
         parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
-        parser.add_argument("--wait", type=float, default=5.0, metavar="S", help="seconds for an answer (default: 5)")
+        parser.add_argument(
+            "--wait", type=_seconds, default=5.0, metavar="S", help="seconds for an answer (default: 5)"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Asks, waits for the answers, and prints them."""
@@ -82,25 +84,41 @@ class Status:
         return SILENT if silent else 0
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number of seconds, more than 0, not {text!r}")
+    return seconds
+
+
 def _engines(pid: int | None) -> dict[str, list[ProcessLog]]:
     """The living processes with a sanitizer, by the folder of their run: `pid` alone if it is one, else those of the
-    runs that it belongs to or stands above (None: of all)."""
-    living = {spool: logs for spool in _spools(pid) if (logs := _living(spool))}
-    if pid is not None:
-        living = {
-            spool: logs for spool, logs in living.items() if any(pid in (log.pid, *ancestors(log.pid)) for log in logs)
-        }
-    if not living:
+    run that it belongs to or is (None: of all runs)."""
+    runs = {spool: _living(spool) for spool in _spools(pid) if pid is None or _belongs(pid, spool)}
+    wrappers = [wrapper for spool in runs if (wrapper := asking.wrapper_of(spool)) is not None]
+    if not wrappers and not any(runs.values()):
         what = f"pid {pid} belongs to no kvsan run" if pid is not None else "no kvsan run of this user is going on"
         raise KvsanError(f"{what} (looked for {_pattern()}); start a server with kvsan run -- COMMAND")
     engines = {
-        spool: [log for log in logs if (log.active or log.answers) and not log.ended] for spool, logs in living.items()
+        spool: [log for log in logs if (log.active or log.answers) and not log.ended] for spool, logs in runs.items()
     }
     if not any(engines.values()):
-        labels = ", ".join(log.label for logs in living.values() for log in logs)
-        raise KvsanError(f"no engine was seen so far in {labels}")
+        labels = [log.label for logs in runs.values() for log in logs]
+        labels = labels or [f"the kvsan run with pid {wrapper}" for wrapper in wrappers]
+        raise KvsanError(f"no engine was seen so far in {', '.join(labels)}")
     alone = {spool: [log for log in logs if log.pid == pid] for spool, logs in engines.items()}
     return alone if any(alone.values()) else engines
+
+
+def _belongs(pid: int, spool: str) -> bool:
+    """Is this the run's wrapper, one of its Python processes, or one between those?"""
+    wrapper, living = asking.wrapper_of(spool), {log.pid for log in _living(spool)}
+    if pid == wrapper or pid in living or spool == spool_of(pid):
+        return True
+    return wrapper in ancestors(pid) and any(pid in ancestors(each) for each in living)
 
 
 def _pattern() -> str:
@@ -158,6 +176,11 @@ def _answer(asked: Asked) -> Answer | None:
         raise KvsanError(f"{asked.log.label} answers in the words of another kvsan: {error}") from error
 
 
+def _command(argv: tuple[str, ...]) -> str:
+    """The command line, without where its interpreter lies."""
+    return shlex.join([os.path.basename(argv[0]), *argv[1:]]) if argv else ""
+
+
 def _show(given: list[tuple[ProcessLog, Answer]], most: int | None, threads: bool) -> None:
     from kvsan.reporters.answer import draw
     from kvsan.reporters.page import Page
@@ -166,5 +189,5 @@ def _show(given: list[tuple[ProcessLog, Answer]], most: int | None, threads: boo
     console = console_for(sys.stdout)
     page = Page(console.width, terminal=console.is_terminal)
     for log, answer in given:
-        draw(page, answer, log.name or shlex.join(log.argv), most=most, threads=threads, root=os.getcwd())
+        draw(page, answer, log.name or _command(log.argv), most=most, threads=threads, root=os.getcwd())
     page.print(console)

@@ -17,7 +17,7 @@ from kvsan.reporters.totals import kinds_found
 
 def draw(page: Page, answer: Answer, name: str, *, most: int | None, threads: bool, root: str = "") -> None:
     """The whole answer; `most` owners (None: all), `threads` with their stacks. Paths below `root` start there."""
-    title = f"━━━ kvsan: pid {answer.pid} {visible(name, NAME_LIMIT)} ".replace("  ", " ")
+    title = f"━━━ kvsan: pid {answer.pid} {visible(name, page.width - 40)} ".replace("  ", " ")
     page.line((title + "━" * max(3, page.width - cell_len(title)), "bold"))
     page.paragraph(_standing(answer), indent=1)
     page.blank()

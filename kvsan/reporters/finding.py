@@ -115,7 +115,7 @@ def _glued(site: str) -> str:
 def _reasons(page: Page, finding: Finding) -> None:
     page.paragraph(_prose(finding.why or why_text(finding.kind)), label="WHY", label_style="bold cyan")
     if finding.missing:
-        page.paragraph(_prose(_sentence(finding.missing)))
+        page.paragraph(_prose(sentence(finding.missing)))
     page.paragraph(_prose(finding.hint or hint_text(finding.kind)), label="ADD", label_style="bold cyan")
     see = [f"kvsan explain {finding.kind}"] if finding.kind in KINDS else []
     see += references(finding.kind)[:1]
@@ -131,7 +131,8 @@ def _reasons(page: Page, finding: Finding) -> None:
         page.paragraph(f"… {len(extra) - _EXTRA_MOST} more (the JSON report has them)")
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """The text with a capital and a full stop."""
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 

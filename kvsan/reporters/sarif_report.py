@@ -63,11 +63,11 @@ def _rule(kind: str) -> dict[str, Any]:
 
 def _result(each: Finding, places: Places, rule: int, root: str) -> dict[str, Any]:
     reasons = [each.why or why_text(each.kind), each.missing, each.hint or hint_text(each.kind)]
-    summary = f"{layout.summary(each, places)}.".replace(GLUE, " ")
+    summary = layout.summary(each, places).replace(GLUE, " ")
     related = []
     for access in filter(None, [each.earlier, *each.provenance, *(held.allocated for held in each.held)]):
         related += [place for place in _places(access, _words(access), root) if place not in related]  # each once
-    text = " ".join(sentence[:1].upper() + sentence[1:] for sentence in [summary, *reasons] if sentence)
+    text = " ".join(layout.sentence(part) for part in [summary, *reasons] if part)
     result: dict[str, Any] = {
         "ruleId": each.kind,
         "ruleIndex": rule,

@@ -4,15 +4,17 @@
     record  = length:u32 ~length:u32 checksum:u32 body  little endian; the checksum is zlib's CRC-32 of the body
     body    = size:u32 json array*                  `size` bytes of JSON, then the arrays that it names, int64 each
 
-The first record is the header. An event's JSON is its text line, with every slot array replaced by its length under
-"#": {field: length}; the arrays follow in that order. A field whose own name is "#" or "##" gets one more "#". A
-process that is killed leaves an incomplete last record, which the reader leaves out; the length stands there twice, so
-that a damaged one does not look like that. Loading runs nothing from the file.
+The first record is the header; the last is always the same, by which a whole file is told from one that was cut. An
+event's JSON is its text line, with every slot array replaced by its length under "#": {field: length}; the arrays
+follow in that order. A field whose own name is "#" or "##" gets one more "#". A process that is killed leaves an
+incomplete last record, which the reader leaves out; the length stands there twice, so that a damaged one does not look
+like that. Loading runs nothing from the file.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -30,6 +32,7 @@ MAX_RECORD = 1 << 30
 _ARRAY_FIELDS = ("slots", "reserved", "keys", "key", "val")
 _HEAD = struct.Struct("<III")
 _SIZE = struct.Struct("<I")
+_LAST = {"kvsan_trace": "end"}
 
 
 def is_binary(path: str | Path) -> bool:
@@ -65,10 +68,21 @@ class BinaryWriter:
             plain["#"] = {name: int(array.size) for name, array in arrays.items()}
         self._put(plain, list(arrays.values()))
 
+    def end(self) -> None:
+        """Nothing follows."""
+        self._stream.write(_END)
+
     def _put(self, record: dict[str, Any], arrays: list[Any]) -> None:
-        text = json.dumps(record, separators=(",", ":")).encode()
-        body = b"".join([_SIZE.pack(len(text)), text, *(array.tobytes() for array in arrays)])
-        self._stream.write(_HEAD.pack(len(body), len(body) ^ 0xFFFFFFFF, zlib.crc32(body)) + body)
+        self._stream.write(_bytes(record, arrays))
+
+
+def _bytes(record: dict[str, Any], arrays: list[Any]) -> bytes:
+    text = json.dumps(record, separators=(",", ":")).encode()
+    body = b"".join([_SIZE.pack(len(text)), text, *(array.tobytes() for array in arrays)])
+    return _HEAD.pack(len(body), len(body) ^ 0xFFFFFFFF, zlib.crc32(body)) + body
+
+
+_END = _bytes(_LAST, [])
 
 
 def _more(name: str) -> str:
@@ -89,6 +103,7 @@ def read_binary(path: str | Path) -> Trace:
     if stream.read(len(SIGNATURE)) != SIGNATURE:
         stream.close()
         raise TraceError("no binary trace: the signature is missing", file=file)
+    whole = _has_end(stream)
     records = _records(stream, file)
     try:
         first = next(records, None)
@@ -98,7 +113,17 @@ def read_binary(path: str | Path) -> Trace:
     except TraceError:
         stream.close()
         raise
-    return Trace(file, header, _events(records, file))
+    return Trace(file, header, _events(records, file), cut=not whole)
+
+
+def _has_end(stream: BinaryIO) -> bool:
+    """Does the file end with the last record? Its position stays as it is."""
+    place = stream.tell()
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - len(_END)))
+    found = stream.read() == _END
+    stream.seek(place)
+    return found
 
 
 def _records(stream: BinaryIO, file: str) -> Iterator[dict[str, Any]]:
@@ -151,6 +176,8 @@ def _record(body: bytes) -> dict[str, Any]:
 def _events(records: Iterator[dict[str, Any]], file: str) -> Iterator[Event]:
     previous = -1
     for number, record in enumerate(records):
+        if record == _LAST:
+            return
         try:
             event = event_from_dict(record, previous + 1)
         except ValueError as error:

@@ -93,6 +93,8 @@ class Recorder:
                 if writer is None:
                     writer = self._begin(**_header(self._sanitizer))
                 if event is None:
+                    if self._ended == "closed":
+                        writer.end()
                     return
                 if event.site is None and event.stack:
                     event.site = self._sanitizer.site_of(event.stack)

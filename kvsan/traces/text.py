@@ -60,11 +60,13 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A header and its events; `events` may be consumed once and raises TraceError at the first unusable line."""
+    """A header and its events; `events` may be consumed once and raises TraceError at the first unusable line. `cut`:
+    what recorded it did not come to its end, or some of it is gone; not known of text."""
 
     file: str
     header: Header
     events: Iterator[Event]
+    cut: bool = False
 
 
 def _wrong(name: str, wanted: str, value: object) -> ValueError:
@@ -291,3 +293,6 @@ class TextWriter:
     def write(self, event: Event) -> None:
         """Appends one event."""
         self._stream.write(json.dumps(event_to_dict(event)) + "\n")
+
+    def end(self) -> None:
+        """Nothing follows; a text does not say so."""

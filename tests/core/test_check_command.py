@@ -38,6 +38,7 @@ def write(path: Path, events: list[Dict], binary: bool = False, **header: Any) -
         writer = BinaryWriter(stream, **header)
         for event in indexed(events):
             writer.write_dict(event)
+        writer.end()
         path.write_bytes(stream.getvalue())
     else:
         lines = [{"kvsan_trace": 1, **header}, *indexed(events)]
@@ -266,9 +267,14 @@ def test_a_binary_trace_that_was_cut_off_is_judged_as_far_as_it_goes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(write(tmp_path / "t", TWO, binary=True))
-    path.write_bytes(path.read_bytes()[:-9])
+    whole = path.read_bytes()
     status, document = as_json(capsys, str(path))
-    assert (status, document["events"]) == (88, 7)
+    assert (status, document["complete"], document["notes"]) == (88, True, [])
+    last = whole.rindex(b'{"kvsan_trace"') - 16  # the record that ends it, with its head and size
+    path.write_bytes(whole[: last - 9])
+    status, document = as_json(capsys, str(path))
+    assert (status, document["events"], document["complete"]) == (88, 7, False)
+    assert document["notes"][0].startswith(f"{path}: the trace has no end: its process was killed, or part of the file")
     assert [(f["kind"], f["at"]) for f in document["findings"]] == [("double_free", 4)]
 
 

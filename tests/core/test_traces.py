@@ -173,6 +173,7 @@ def small_binary() -> tuple[bytes, list[int]]:
     for event in SMALL:
         writer.write_dict(event)
         ends.append(stream.tell())
+    writer.end()
     return stream.getvalue(), ends
 
 
@@ -189,7 +190,9 @@ def test_a_file_cut_off_at_any_byte_loads_up_to_its_last_whole_record(tmp_path: 
                 read_trace(path)
         else:
             whole = sum(end <= size for end in ends) - 1
-            assert [event_to_dict(event) for event in read_trace(path).events] == SMALL[:whole], size
+            trace = read_trace(path)
+            assert trace.cut == (size < len(data)), size
+            assert [event_to_dict(event) for event in trace.events] == SMALL[:whole], size
 
 
 def test_a_damaged_byte_is_named(tmp_path: Path) -> None:

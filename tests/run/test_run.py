@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from kvsan.commands import COMMANDS
+
 from .wrapped import KVSAN, clean_environment, program, wrapped, wrapped_program
 
 
@@ -131,6 +133,37 @@ def test_reports_for_other_programs(tmp_path: Path) -> None:
     assert files[".HTML"].read_text() == files[".html"].read_text()
 
 
+@pytest.mark.parametrize(("status", "ends"), [(0, 2), (3, 3)])
+def test_a_report_that_cannot_be_written_is_no_success(status: int, ends: int, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    text = f"import fake; fake.hooks(); os.rmdir('there'); sys.exit({status})"
+    got = wrapped_program(tmp_path, text, options=["--report", str(tmp_path / "there" / "r.html")])
+    assert got.status == ends
+    assert "FAILED in writing the report" in got.err
+    assert got.report["failures"] == []
+
+
+def test_a_finding_names_the_trace_that_was_recorded(tmp_path: Path) -> None:
+    """And the trace, checked, gives the same finding under the same token."""
+    text = """
+    from kvsan.hooks import current
+    san = current()
+    san.pool("kv", kind="kv", size=8)
+    def leak():
+        san.alloc("kv", [1], owner="a")
+    leak()
+    san.req_end(owner="a")
+    """
+    got = wrapped_program(tmp_path, text, options=["--record", str(tmp_path / "t.kvt")])
+    (finding,) = got.report["findings"]
+    assert finding["file"] == str(tmp_path / f"t.{finding['pid']}.kvt")
+    assert f"REPLAY: kvsan check {finding['file']} --at {finding['at']}" in got.err
+    checked = kvsan("check", finding["file"], "--at", str(finding["at"]), "--format", "json")
+    (again,) = json.loads(checked.stdout)["findings"]
+    assert (again["kind"], again["at"], again["token"]) == ("leak", finding["at"], finding["token"])
+    assert json.loads(checked.stdout)["complete"]
+
+
 def test_halt_ends_the_process_with_the_status(tmp_path: Path) -> None:
     got = wrapped_program(
         tmp_path,
@@ -171,7 +204,11 @@ def test_options_reach_the_process(tmp_path: Path) -> None:
     [
         (["run"], "no command to run; write kvsan run [options] -- COMMAND"),
         (["run", "--"], "no command to run"),
-        (["run", "--levle", "rows", "--", "true"], "--levle"),
+        (["run", "--levle", "rows", "--", "true"], "unrecognized arguments: --levle (see kvsan run --help)"),
+        (["run", "--incomplete-exitcode", "0", "--", "true"], "1 to 255, not 0"),
+        (["status", "--wait", "-1"], "--wait: a number of seconds, more than 0, not '-1'"),
+        (["status", "--wait", "nan"], "--wait: a number of seconds, more than 0, not 'nan'"),
+        (["status", "me"], "invalid int value: 'me' (see kvsan status --help)"),
         (["run", "--level", "row", "--", "true"], "did you mean 'rows'"),
         (["run", "--suppress", "/nowhere/x", "--", "true"], "/nowhere/x cannot be read"),
         (["run", "--report", "/nowhere/x.json", "--", "true"], "/nowhere is missing or not writable"),
@@ -199,7 +236,7 @@ def test_what_belongs_to_the_command_is_the_commands(tmp_path: Path) -> None:
     assert kvsan("run", "echo", "--level", "x").stdout == "--level x\n"
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["--version"]])
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
 def test_help_fits_80_columns(argv: list[str]) -> None:
     got = kvsan(*argv, COLUMNS="80")
     assert got.returncode == 0

@@ -97,6 +97,8 @@ def living(folder: Path, text: str) -> Iterator[Living]:
         if wrapper.poll() is None:
             wrapper.kill()
             wrapper.communicate(timeout=20)
+        elif wrapper.stdin is not None:
+            wrapper.stdin.close()  # the program ends, if it is still there
 
 
 def test_who_holds_what(tmp_path: Path) -> None:
@@ -253,9 +255,51 @@ def test_nobody_to_ask(tmp_path: Path) -> None:
         "start a server with kvsan run -- COMMAND\n"
     )
     assert (said.stdout, said.returncode) == ("", 2)
-    other = ask(tmp_path, str(os.getpid()))
-    assert other.stderr.startswith(f"kvsan: error: pid {os.getpid()} belongs to no kvsan run")
-    assert other.returncode == 2
+
+
+def test_who_stands_above_a_run_does_not_belong_to_it(tmp_path: Path) -> None:
+    with living(tmp_path, WAITS):
+        said = ask(tmp_path, str(os.getpid()))
+    assert said.stderr.startswith(f"kvsan: error: pid {os.getpid()} belongs to no kvsan run")
+    assert said.returncode == 2
+
+
+def test_who_stands_between(tmp_path: Path) -> None:
+    """A shell that started the engine."""
+    file = program(tmp_path, dedent(ENGINE) + dedent(WAITS))
+    wrapper = start(
+        tmp_path, ["sh", "-c", f"echo $$; {sys.executable} {file}; true"], stdin=subprocess.PIPE,
+        env=clean_environment(TMPDIR=str(tmp_path)),
+    )  # fmt: skip
+    assert wrapper.stdout is not None
+    shell = wrapper.stdout.readline().strip()
+    assert wrapper.stdout.readline().startswith("ready")
+    said = ask(tmp_path, shell)
+    outcome(tmp_path, wrapper)
+    assert (said.returncode, "r1" in said.stdout) == (0, True)
+
+
+def test_an_engine_whose_wrapper_is_gone_still_answers(tmp_path: Path) -> None:
+    with living(tmp_path, WAITS) as program:
+        program.wrapper.kill()
+        program.wrapper.wait(20)
+        said = ask(tmp_path, str(program.pid))
+        every = ask(tmp_path)
+    assert (said.returncode, "r1" in said.stdout) == (0, True)
+    assert "r1" in every.stdout
+
+
+def test_a_run_without_python(tmp_path: Path) -> None:
+    wrapper = start(tmp_path, ["sh", "-c", "echo ready; read line"], stdin=subprocess.PIPE,
+        env=clean_environment(TMPDIR=str(tmp_path)),
+    )  # fmt: skip
+    assert wrapper.stdout is not None
+    assert wrapper.stdout.readline() == "ready\n"
+    said = [ask(tmp_path), ask(tmp_path, str(wrapper.pid))]
+    outcome(tmp_path, wrapper)
+    for each in said:
+        assert each.stderr == f"kvsan: error: no engine was seen so far in the kvsan run with pid {wrapper.pid}\n"
+        assert each.returncode == 2
 
 
 def test_no_engine_yet(tmp_path: Path) -> None:
