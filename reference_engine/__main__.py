@@ -92,6 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
         config = EngineConfig(**{field.name: getattr(options, field.name) for field in fields(EngineConfig)})
     except ValueError as error:
         parser.error(str(error))
+    if config.bug is not None and (lacks := _features(config.bug, without=config)):
+        print(f"the bug {config.bug} needs {' '.join(lacks)}, without which nothing of it shows", file=sys.stderr)
     from .server import serve as serve_http
 
     return serve_http(config, options.host, options.port)
@@ -102,6 +104,23 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=30000)
 
 
+def _features(bug: str, without: EngineConfig | None = None) -> list[str]:
+    """The flags that switch on what the bug was seen with, in its scenario; `without` those that are on."""
+    from .scenarios import scenario
+
+    seen = scenario(bug, 0, page_size=min(BUGS[bug].page_sizes)).config
+    found = []
+    for field in fields(EngineConfig):
+        value = getattr(seen, field.name)
+        is_switch = not field.default or field.name == "host_write"
+        if not is_switch or value == field.default or field.name in ("bug", "seed"):
+            continue
+        if without is None or getattr(without, field.name) == field.default:
+            flag = "--" + field.name.replace("_", "-")
+            found.append(flag if value is True else f"{flag} {value}")
+    return found
+
+
 def _bugs(form: str) -> int:
     if form == "json":
         print(json.dumps([{**asdict(bug), "effect": bug.effect} for bug in BUGS.values()], indent=2))
@@ -109,6 +128,8 @@ def _bugs(form: str) -> int:
     for bug in BUGS.values():
         print(f"{bug.name}  ({bug.reference})")
         print(f"    feature      {bug.feature}")
+        if needs := _features(bug.name):
+            print(f"    needs        {' '.join(needs)}")
         print(f"    finding      {bug.finding}{f' in {bug.pool}' if bug.pool else ''}")
         print(f"    committed    {bug.site}")
         if bug.earlier is not None:

@@ -135,7 +135,7 @@ def _run(command: Sequence[str], options: Options) -> int:
     try:
         child = supervisor.wait(look)
         supervisor.linger(LINGER_SECONDS, lambda: not tree.unsettled())
-        report = _with_traces(_collect(spool, tree, child), options)
+        report = _collect(spool, tree, child, options)
         status = _status(report, options, child.exit_status())
         written = _publish(report, options, status)
     finally:
@@ -152,7 +152,21 @@ def _status(report: Report, options: Options, own: int) -> int:
     return own
 
 
-def _collect(spool: str, tree: ProcessTree, child: Child) -> Report:
+def _idle_rules(report: Report, options: Options) -> list[str]:
+    """Which suppressions matched nothing, where something was found that they do not fit."""
+    from kvsan.policy import read_suppressions
+
+    try:
+        rules = read_suppressions(options.suppress) if options.suppress and report.findings else ()
+    except OptionError:  # the file has changed since
+        return []
+    idle = [rule.place for rule in rules if not any(str(rule) in note for note in report.notes)]
+    if not idle:
+        return []
+    return [f"Suppressions that matched nothing: {', '.join(idle)}. A line is KIND:SITE:OWNER; it is no DEDUP token."]
+
+
+def _collect(spool: str, tree: ProcessTree, child: Child, options: Options) -> Report:
     """The report of the whole tree, with what a person must know of its processes."""
     from kvsan.spool import read_spool
 
@@ -164,8 +178,8 @@ def _collect(spool: str, tree: ProcessTree, child: Child) -> Report:
         lacking.append(f"Still running when this report was made, with findings that are not in it: pid {left}.")
     if not (lacking or report.notes or report.totals or report.findings or report.failures):
         lacking.append(_nothing(report.processes))
-    notes = (child.sentence(), *report.notes, *lacking)
-    return replace(report, notes=notes, complete=report.complete and not lacking)
+    notes = (child.sentence(), *report.notes, *_idle_rules(report, options), *lacking)
+    return _with_traces(replace(report, notes=notes, complete=report.complete and not lacking), options)
 
 
 def _with_traces(report: Report, options: Options) -> Report:

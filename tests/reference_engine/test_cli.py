@@ -27,7 +27,30 @@ def test_bugs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_bugs_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bugs"]) == 0
-    assert "row-realloc-between-chunks  (sgl-project/sglang#17850)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "row-realloc-between-chunks  (sgl-project/sglang#17850)" in said
+    assert "    needs        --mixed-chunk\n" in said
+
+
+@pytest.mark.parametrize(
+    ("bug", "options", "lacks"),
+    [
+        ("mixed-chunk-abort-keeps-row", [], "--mixed-chunk"),
+        ("mixed-chunk-abort-keeps-row", ["--mixed-chunk"], None),
+        ("abort-in-transfer-queue-leaks", [], "--prealloc-rows 2"),
+        ("prefetch-tail-freed-twice", ["--host-tokens", "64"], "--storage"),
+        ("evict-under-write-back", [], "--host-tokens 256 --host-write back"),
+        ("row-realloc-between-chunks", [], None),
+    ],
+)
+def test_what_a_bug_needs_is_said(
+    bug: str, options: list[str], lacks: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "--bug", bug, *options, "--port", str(taken.getsockname()[1])]) == 2
+    warned = f"the bug {bug} needs {lacks}, without which nothing of it shows\n"
+    said = capsys.readouterr().err
+    assert said.startswith(warned) if lacks is not None else "needs" not in said
 
 
 @pytest.mark.parametrize(

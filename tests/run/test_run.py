@@ -133,6 +133,25 @@ def test_reports_for_other_programs(tmp_path: Path) -> None:
     assert files[".HTML"].read_text() == files[".html"].read_text()
 
 
+def test_suppressions_that_matched_nothing_are_named_where_something_was_found(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    text = """
+    from kvsan.hooks import current
+    san = current()
+    san.pool("kv", kind="kv", size=8)
+    san.alloc("kv", [1], owner="a")
+    san.req_end(owner="a")
+    """
+    rules.write_text("# known\nleak:*:nobody\nleak:program.<module>:kv\n")
+    got = wrapped_program(tmp_path, text, options=["--suppress", str(rules)])
+    assert got.status == 88
+    assert f"Suppressions that matched nothing: {rules}:2, {rules}:3." in got.notes
+    rules.write_text("leak:*:a\nrace\n")
+    got = wrapped_program(tmp_path, text, options=["--suppress", str(rules)])
+    assert (got.status, got.report["suppressed"]) == (0, 1)
+    assert "matched nothing" not in got.notes
+
+
 @pytest.mark.parametrize(("status", "ends"), [(0, 2), (3, 3)])
 def test_a_report_that_cannot_be_written_is_no_success(status: int, ends: int, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
