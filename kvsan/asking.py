@@ -112,6 +112,10 @@ def answer_of(directory: str, log: ProcessLog, asked: int) -> Answer | None:
 def _replace(path: str, text: str) -> None:
     """Writes a whole file, so that nobody reads half of it."""
     fd, name = tempfile.mkstemp(dir=os.path.dirname(path))
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(name, path)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 # The order in which rules name an event that breaks several of them.
@@ -20,6 +21,15 @@ class Frame:
     file: str
     line: int
     function: str
+
+
+_SITE = re.compile(r"(?P<file>[^\n]+):(?P<line>\d{1,9}) (?P<function>[^\n ]+)")
+
+
+def frame_of(site: str) -> Frame | None:
+    """The frame that a site in words is of, as a recorder writes it: `FILE:LINE FUNCTION`; None for other words."""
+    found = _SITE.fullmatch(site)
+    return Frame(found["file"], int(found["line"]), found["function"]) if found is not None else None
 
 
 @dataclass(frozen=True, slots=True)

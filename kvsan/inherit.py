@@ -60,6 +60,11 @@ def completed(env: Mapping[Any, Any], variables: dict[str, str]) -> Mapping[Any,
     return copy
 
 
+def declines(env: Mapping[Any, Any]) -> bool:
+    """Does the environment ask kvsan to leave the process alone?"""
+    return any(os.fsdecode(key) == "KVSAN" and os.fsdecode(value) == "0" for key, value in env.items())
+
+
 def _of_process(env: Mapping[Any, Any] | None, variables: dict[str, str]) -> Mapping[Any, Any] | None:
     """As `completed`; None stands for the environment of the process, which the program may have cleaned."""
     if env is not None:
@@ -79,10 +84,14 @@ def _patch(module: Any, name: str, make: Callable[[Callable[..., Any]], Callable
     setattr(module, name, replacement)
 
 
-def _note_child(pid: Any, argv: Any, candidates: Iterable[Any], variables: dict[str, str]) -> None:
+def _note_child(
+    pid: Any, argv: Any, candidates: Iterable[Any], env: Mapping[Any, Any] | None, variables: dict[str, str]
+) -> None:
     """Leaves word of a Python process that this one has started; what fails here is not worth a word."""
     try:
-        if any(is_python(os.fsdecode(one)) and os.access(one, os.X_OK) for one in candidates):
+        if not declines(os.environ if env is None else env) and any(
+            is_python(os.fsdecode(one)) and os.access(one, os.X_OK) for one in candidates
+        ):
             announce_child(variables["KVSAN_SPOOL"], pid, [os.fsdecode(word) for word in argv])
     except Exception:
         return
@@ -101,7 +110,8 @@ def _with_environment(call: Callable[..., Any], place: int, variables: dict[str,
             pass  # not an environment: let the real function complain
         result = call(*args, **rest)
         if isinstance(result, int):  # a process id; exec does not come back
-            _note_child(result, args[1] if len(args) > 1 else (), args[:1], variables)
+            env = args[place] if len(args) > place else rest.get("env")
+            _note_child(result, args[1] if len(args) > 1 else (), args[:1], env, variables)
         return result
 
     return start
@@ -111,6 +121,7 @@ def _with_list(call: Callable[..., Any], place: int, variables: dict[str, str]) 
     """fork_exec takes a list of b"NAME=value", or None for the environment of the process."""
 
     def start(*args: Any) -> Any:
+        env: Mapping[Any, Any] | None = None
         try:
             given = args[place]
             env = dict(os.environb) if given is None else dict(item.split(b"=", 1) for item in given)
@@ -121,7 +132,7 @@ def _with_list(call: Callable[..., Any], place: int, variables: dict[str, str]) 
         except Exception:
             pass
         pid = call(*args)
-        _note_child(pid, args[0], args[1], variables)
+        _note_child(pid, args[0], args[1], env, variables)
         return pid
 
     return start

@@ -4,7 +4,6 @@ to do."""
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from .encoding import HOLDER_MASK, STACK_BITS, STACK_MASK, generation, holder
 from .events import Event, Slots
-from .findings import Access, Finding, Frame, Held, Joined, SlotMap
+from .findings import Access, Finding, Frame, Held, Joined, SlotMap, frame_of
 from .shadow import PoolShadow
 from .state import State
 from .verdicts import Violation
@@ -265,25 +264,14 @@ def _object(violation: Violation, pool: PoolShadow | None, slot: int | None, eve
     return pool.name if pool is not None else f"owner:{violation.owner or event.owner}"
 
 
-_RECORDED_SITE = re.compile(r"(?P<file>[^\n]+):\d+ (?P<function>[^\n ]+)")
-"""How a recorder writes an event's site."""
-
-
 def _site(access: Access | None) -> str:
     if access is None:
         return "?"
-    if access.stack:
-        return _short(access.stack[0].file, access.stack[0].function)
-    recorded = _RECORDED_SITE.fullmatch(access.site or "")
-    if recorded is not None:  # the same token as in the process that recorded it
-        return _short(recorded["file"], recorded["function"])
+    frame = access.stack[0] if access.stack else frame_of(access.site or "")  # one token here and for the trace
+    if frame is not None:
+        module = frame.file.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".py")
+        return f"{module}.{frame.function.rsplit('.', 1)[-1]}"
     return access.site or f"{access.agent}.{access.what}"
-
-
-def _short(file: str, function: str) -> str:
-    """`row_writer.write`."""
-    module = file.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".py")
-    return f"{module}.{function.rsplit('.', 1)[-1]}"
 
 
 def _token(violation: Violation, present: Access, earlier: Access | None, event: Event) -> str:

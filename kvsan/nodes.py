@@ -144,8 +144,9 @@ class Nodes:
         return sorted(unpaid, key=lambda node: node.name)
 
     def lockers(self) -> dict[str, int]:
-        """By owner, on how many nodes it has locks."""
-        return {owner: len(nodes) for owner, nodes in self._locked_by.items()}
+        """By owner, on how many nodes it has locks that nobody has given back."""
+        counts = {owner: sum(node.unpaid(owner) > 0 for node in nodes) for owner, nodes in self._locked_by.items()}
+        return {owner: count for owner, count in counts.items() if count}
 
     def unlock(self, node: Node, owner: str | None) -> bool:
         """Gives one lock of the node back; False if there is none."""

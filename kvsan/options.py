@@ -76,7 +76,7 @@ class Options:
     keep_exitcode: bool = _option(False, "flag", "keep the command's own exit status, also when something was found")
     incomplete_exitcode: int | None = _option(
         None, "int",
-        "exit status in place of 0 when nothing was found but not everything was watched: a process that was not "
+        "exit status in place of the command's 0 when not everything was watched: a process that was not "
         "entered or was killed, no engine, a server that kvsan does not follow, a failure of its own",
         metavar="N", low=1, high=255, none=True,
     )  # fmt: skip

@@ -32,6 +32,7 @@ class Sighting:
     executable: str
     parent_argv: tuple[str, ...]
     has_variables: bool
+    declined: bool
     same_user: bool
     first: float
     last: float
@@ -86,7 +87,8 @@ class ProcessTree:
         return bool(self.running())
 
     def missed(self) -> list[str]:
-        """A sentence for each Python process that was not entered, with the reason where it shows."""
+        """A sentence for each Python process that was not entered, with the reason where it shows. One that asked for
+        KVSAN=0 was left alone, and not missed."""
         entered = self._named(".jsonl")
         found: dict[Key, tuple[tuple[str, ...], str]] = {}
         for key in self._named(".child"):
@@ -98,6 +100,8 @@ class ProcessTree:
         for key, seen in self._sightings.items():
             if seen.last - seen.first >= _SETTLED_SECONDS or seen.argv != seen.parent_argv:
                 found[key] = seen.argv, _reason(seen)
+            if seen.declined:
+                found.pop(key, None)
         return [
             f"pid {key[0]} ({_shown(argv)}) was not entered: {reason}. kvsan saw nothing of it."
             for key, (argv, reason) in sorted(found.items())
@@ -117,6 +121,7 @@ class ProcessTree:
             executable,
             parent_argv or (earlier.parent_argv if earlier else ()),
             _has_variables(key[0]),
+            b"KVSAN=0" in _read(key[0], "environ").split(b"\0"),
             _same_user(key[0]),
             earlier.first if earlier else now,
             now,
@@ -156,7 +161,7 @@ def _reason(seen: Sighting) -> str:
     if not seen.same_user:
         return "it runs as another user, who has no access to this run's findings"
     if not seen.has_variables:
-        return "its environment was cleaned by a program that is not Python, or it asked for KVSAN=0"
+        return "its environment was cleaned by a program that is not Python"
     if os.path.realpath(seen.executable) != os.path.realpath(sys.executable) or seen.executable != sys.executable:
         return f"kvsan is not installed where {seen.executable} looks with these flags"
     return "it ended before it got so far, or its site module does not run"
@@ -209,8 +214,7 @@ def _executable(pid: int, argv: tuple[str, ...]) -> str:
 
 
 def _has_variables(pid: int) -> bool:
-    parts = _read(pid, "environ").split(b"\0")
-    return any(part.startswith(b"KVSAN_SPOOL=") for part in parts) and b"KVSAN=0" not in parts
+    return spool_of(pid) is not None
 
 
 def _same_user(pid: int) -> bool:

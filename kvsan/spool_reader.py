@@ -27,8 +27,8 @@ _SHOWN_ARGUMENTS = 100
 class ProcessLog:
     """What one process left.
 
-    `active`: it had a sanitizer; `answers`: it has said that it answers questions (see `kvsan.asking`); `ended`: it
-    said that it has nothing more to tell.
+    `active`: it had a sanitizer (a forked child, one with an event of its own); `ended`: it said that it has nothing
+    more to tell.
     `unsupported` is the Python version of an interpreter that is too old to be entered.
     """
 
@@ -40,7 +40,6 @@ class ProcessLog:
     name: str = ""
     unsupported: str = ""
     active: bool = False
-    answers: bool = False
     ended: bool = False
     dropped: int = 0
     first_finding: int = 0
@@ -130,7 +129,7 @@ def _take(log: ProcessLog, record: dict[str, Any]) -> None:
     """Adds one record; an unknown type is passed over (a newer kvsan in the child)."""
     kind = record["type"]
     collector = log.collector
-    log.active = log.active or kind in ("active", "finding", "totals")
+    log.active = log.active or kind in ("active", "answers", "finding", "totals")
     if kind == "process":
         log.ppid, log.argv = int(record["ppid"]), tuple(map(str, record["argv"]))
         log.version, log.unsupported = str(record["version"]), str(record.get("unsupported", ""))
@@ -155,7 +154,5 @@ def _take(log: ProcessLog, record: dict[str, Any]) -> None:
         collector.lacks(str(record["text"]))
     elif kind == "dropped":
         log.dropped = max(log.dropped, int(record["count"]))
-    elif kind == "answers":
-        log.answers = True
     elif kind == "end":
         log.ended = True

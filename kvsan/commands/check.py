@@ -35,7 +35,7 @@ class Checked:
     expect: dict[str, object] | None = None
     history: RankHistory | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
-    cut: bool = False
+    whole: bool = True
 
 
 class Check:
@@ -76,13 +76,20 @@ class Check:
         status = UNUSABLE if unusable else FOUND if report.findings else 0
         if args.format != "text":
             failures = tuple(Failure(error.file, str(error), "what follows there was not judged") for error in unusable)
-            report = dataclasses.replace(report, failures=failures, complete=report.complete and not failures)
-            sys.stdout.write(renderer(args.format)(report, root=os.getcwd(), exit_status=status))
+            report = dataclasses.replace(report, failures=failures)
+            _print_utf8(renderer(args.format)(report, root=os.getcwd(), exit_status=status))
         elif report.findings or not unusable:
             render(report, console_for(sys.stdout), root=os.getcwd(), exit_status=status)
         for error in unusable:
             print(f"kvsan: error: {error}", file=sys.stderr)
         return status
+
+
+def _print_utf8(document: str) -> None:
+    """The documents say that they are UTF-8, whatever the terminal's encoding is."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(document.encode("utf-8", "backslashreplace"))
+    sys.stdout.buffer.flush()
 
 
 def check_file(file: str, level: str | None = None) -> Checked:
@@ -97,8 +104,9 @@ def check_file(file: str, level: str | None = None) -> Checked:
     tracker = Tracker(level or recorded)
     if level is not None and LEVELS.index(level) > LEVELS.index(recorded):
         result.notes.append(f"{file}: recorded at level {recorded}; what is judged beyond it was not told whole")
-    result.cut = trace.cut
+        result.whole = False
     if trace.cut:
+        result.whole = False
         result.notes.append(
             f"{file}: the trace has no end: its process was killed, or part of the file is missing. What came after, "
             "leaks at the end among it, is not judged"
@@ -169,7 +177,7 @@ def _report(checked: list[Checked], at: int | None) -> Report:
         notes=notes,
         processes=len(checked),
         events=sum(each.events for each in checked),
-        complete=not any(each.cut for each in checked),
+        complete=all(each.whole and each.error is None for each in checked),
     )
 
 

@@ -136,17 +136,16 @@ def _run(command: Sequence[str], options: Options) -> int:
         child = supervisor.wait(look)
         supervisor.linger(LINGER_SECONDS, lambda: not tree.unsettled())
         report = _collect(spool, tree, child, options)
-        status = _status(report, options, child.exit_status())
-        written = _publish(report, options, status)
+        status = _publish(report, options, child.exit_status())
     finally:
         supervisor.restore()  # not earlier: who stops a server that has just died must not stop its report
-    return status if written else status or UNWRITTEN
+    return status
 
 
 def _status(report: Report, options: Options, own: int) -> int:
     """What kvsan run ends with, where the command's own status is `own`."""
-    if report.findings:
-        return own if options.keep_exitcode else options.error_exitcode
+    if report.findings and not options.keep_exitcode:
+        return options.error_exitcode
     if not report.complete and options.incomplete_exitcode is not None:
         return own or options.incomplete_exitcode
     return own
@@ -203,15 +202,38 @@ def _nothing(processes: int) -> str:
     )
 
 
-def _publish(report: Report, options: Options, status: int) -> bool:
+def _publish(report: Report, options: Options, own: int) -> int:
     """Writes the report's files, then the report to standard error; what fails is said, and the rest still written.
-    Are all files there?"""
+    Returns what kvsan run ends with, where the command's own status is `own`."""
+    from kvsan.reporters import terminal
+
+    status = _status(report, options, own)
+    failures = _write(report, options.report, options, status)
+    if failures:
+        report = replace(report, failures=(*report.failures, *failures.values()), complete=False)
+        status = _status(report, options, own) or UNWRITTEN
+        _write(report, [file for file in options.report if file not in failures], options, status)
+    try:
+        console = _console(options)
+        if console.is_terminal:
+            console.print()  # the terminal may have written ^C where the report begins
+        terminal.render(report, console, root=os.getcwd(), exit_status=status)
+        sys.stderr.flush()
+    except (BrokenPipeError, SystemExit):  # nobody reads it (rich says so by SystemExit); the status still counts
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    except Exception as error:
+        _plain(report, error)
+    return status
+
+
+def _write(report: Report, files: Sequence[str], options: Options, status: int) -> dict[str, Failure]:
+    """Writes the report to the files; by file, why it could not be written."""
     from kvsan.reporters import terminal
     from kvsan.reporters.formats import format_of, renderer
 
-    failures: list[Failure] = []
+    failures: dict[str, Failure] = {}
     root = os.getcwd()
-    for file in options.report:
+    for file in files:
         try:
             if (name := format_of(file)) is not None:
                 document = renderer(name)(report, root=root, exit_status=status)
@@ -221,19 +243,8 @@ def _publish(report: Report, options: Options, status: int) -> bool:
                     terminal.render(report, _file_console(stream, options), root=root, exit_status=status)
         except Exception as error:
             cost = f"{file} is missing or incomplete; the report stands on standard error"
-            failures.append(Failure("writing the report", f"{type(error).__name__}: {error}", cost, os.getpid()))
-    report = replace(report, failures=(*report.failures, *failures))
-    try:
-        console = _console(options)
-        if console.is_terminal:
-            console.print()  # the terminal may have written ^C where the report begins
-        terminal.render(report, console, root=root, exit_status=status)
-        sys.stderr.flush()
-    except (BrokenPipeError, SystemExit):  # nobody reads it (rich says so by SystemExit); the status still counts
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    except Exception as error:
-        _plain(report, error)
-    return not failures
+            failures[file] = Failure("writing the report", f"{type(error).__name__}: {error}", cost, os.getpid())
+    return failures
 
 
 def _plain(report: Report, error: Exception) -> None:

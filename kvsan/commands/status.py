@@ -17,6 +17,7 @@ from kvsan.announce import check_private
 from kvsan.asking import Answer
 from kvsan.errors import KvsanError
 from kvsan.process_tree import ancestors, is_alive, spool_of
+from kvsan.reporters.escape import PROSE_LIMIT, visible
 from kvsan.serialize import SerializeError, to_dict
 from kvsan.spool_reader import ProcessLog, read_processes
 
@@ -61,26 +62,20 @@ class Status:
 
     def run(self, args: argparse.Namespace) -> int:
         """Asks, waits for the answers, and prints them."""
-        engines = _engines(args.pid)
-        asked = []
-        for spool, logs in engines.items():
-            time_ns = _ask(spool) if logs else 0
-            asked += [Asked(log, spool, time_ns) for log in logs]
+        asked = [each for spool, logs in _engines(args.pid).items() for each in _ask(spool, logs)]
         answers = _answers(asked, args.wait)
-        silent = [each.log for each in asked if each.log.pid not in answers]
-        given = [(each.log, answers[each.log.pid]) for each in asked if each.log.pid in answers]
+        given = [(each.log, found) for each in asked if isinstance(found := answers.get(each.log.pid), Answer)]
+        silent = [each for each in asked if isinstance(answers.get(each.log.pid), str)]
+        if not given and not silent:
+            raise KvsanError("the engine has ended while it was asked")
         if args.format == "json":
             processes = [{"name": log.name, "argv": [*log.argv], **to_dict(answer)} for log, answer in given]
-            json.dump({"kvsan_status": 1, "processes": processes, "silent": [log.pid for log in silent]}, sys.stdout)
+            json.dump({"kvsan_status": 1, "processes": processes, "silent": [e.log.pid for e in silent]}, sys.stdout)
             print()
         elif given:
             _show(given, None if args.all else OWNERS, args.stacks)
-        for log in silent:
-            print(
-                f"kvsan: {log.label} did not answer within {args.wait:g} s: it is stopped, its kvsan does not know the "
-                f"question, or it is in a call that lets no other thread run (py-spy dump --pid {log.pid} shows which)",
-                file=sys.stderr,
-            )
+        for each in silent:
+            print(f"kvsan: {_label(each.log)} {answers[each.log.pid]}", file=sys.stderr)
         return SILENT if silent else 0
 
 
@@ -101,12 +96,12 @@ def _engines(pid: int | None) -> dict[str, list[ProcessLog]]:
     wrappers = [wrapper for spool in runs if (wrapper := asking.wrapper_of(spool)) is not None]
     if not wrappers and not any(runs.values()):
         what = f"pid {pid} belongs to no kvsan run" if pid is not None else "no kvsan run of this user is going on"
-        raise KvsanError(f"{what} (looked for {_pattern()}); start a server with kvsan run -- COMMAND")
-    engines = {
-        spool: [log for log in logs if (log.active or log.answers) and not log.ended] for spool, logs in runs.items()
-    }
+        raise KvsanError(
+            f"{what} (looked for {tempfile.gettempdir()}/kvsan-*); start a server with kvsan run -- COMMAND"
+        )
+    engines = {spool: [log for log in logs if log.active and not log.ended] for spool, logs in runs.items()}
     if not any(engines.values()):
-        labels = [log.label for logs in runs.values() for log in logs]
+        labels = [_label(log) for logs in runs.values() for log in logs]
         labels = labels or [f"the kvsan run with pid {wrapper}" for wrapper in wrappers]
         raise KvsanError(f"no engine was seen so far in {', '.join(labels)}")
     alone = {spool: [log for log in logs if log.pid == pid] for spool, logs in engines.items()}
@@ -122,7 +117,7 @@ def _belongs(pid: int, spool: str) -> bool:
 
 
 def _pattern() -> str:
-    return os.path.join(tempfile.gettempdir(), "kvsan-*")
+    return os.path.join(glob.escape(tempfile.gettempdir()), "kvsan-*")
 
 
 def _spools(pid: int | None) -> list[str]:
@@ -148,32 +143,41 @@ def _living(spool: str) -> list[ProcessLog]:
         return []
 
 
-def _ask(spool: str) -> int:
+def _label(log: ProcessLog) -> str:
+    return visible(log.label, PROSE_LIMIT)
+
+
+def _ask(spool: str, logs: list[ProcessLog]) -> list[Asked]:
+    """Asks the processes of one run; nobody if it has ended just now."""
     try:
-        return asking.ask(spool)
-    except OSError as error:
-        raise KvsanError(f"{spool} takes no question: {error}") from error
+        asked = asking.ask(spool) if logs else 0
+    except OSError:
+        return []
+    return [Asked(log, spool, asked) for log in logs]
 
 
-def _answers(asked: list[Asked], seconds: float) -> dict[int, Answer]:
-    """By process, what was answered within so many seconds."""
+def _answers(asked: list[Asked], seconds: float) -> dict[int, Answer | str]:
+    """By process, what was answered within so many seconds, or why nothing was; without those that have ended."""
     until = time.monotonic() + seconds
-    answers: dict[int, Answer] = {}
-    while True:
-        for each in asked:
-            if each.log.pid not in answers and (given := _answer(each)) is not None:
-                answers[each.log.pid] = given
-        waiting = [e for e in asked if e.log.pid not in answers and is_alive(e.log.pid, e.log.start)]
-        if not waiting or time.monotonic() >= until:
-            return answers
-        time.sleep(_PAUSE)
-
-
-def _answer(asked: Asked) -> Answer | None:
-    try:
-        return asking.answer_of(asked.spool, asked.log, asked.time_ns)
-    except SerializeError as error:
-        raise KvsanError(f"{asked.log.label} answers in the words of another kvsan: {error}") from error
+    answers: dict[int, Answer | str] = {}
+    waiting = asked
+    while waiting and time.monotonic() < until:
+        for each in waiting:
+            try:
+                given = asking.answer_of(each.spool, each.log, each.time_ns)
+            except SerializeError as error:
+                answers[each.log.pid] = f"answers in the words of another kvsan: {error}"
+            else:
+                answers |= {each.log.pid: given} if given is not None else {}
+        waiting = [e for e in waiting if e.log.pid not in answers and is_alive(e.log.pid, e.log.start)]
+        if waiting:
+            time.sleep(_PAUSE)
+    for each in waiting:
+        answers[each.log.pid] = (
+            f"did not answer within {seconds:g} s: it is stopped, its kvsan does not know the question, or it is in a "
+            f"call that lets no other thread run (py-spy dump --pid {each.log.pid} shows which)"
+        )
+    return answers
 
 
 def _command(argv: tuple[str, ...]) -> str:

@@ -6,6 +6,7 @@ Source: docs.oasis-open.org/sarif/sarif/v2.1.0.
 from __future__ import annotations
 
 import json
+import os
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any
@@ -13,7 +14,7 @@ from urllib.parse import quote
 
 from kvsan.explain import hint_text, references, why_text
 from kvsan.explanations import EXPLANATIONS
-from kvsan.findings import Access, Finding, Frame, Report
+from kvsan.findings import Access, Finding, Frame, Report, frame_of
 from kvsan.reporters import finding as layout
 from kvsan.reporters.escape import PROSE_LIMIT, visible
 from kvsan.reporters.places import Places
@@ -32,6 +33,7 @@ def render(report: Report, *, root: str = "", exit_status: int | None = None) ->
     places = Places.of(report, root)
     kinds = list(dict.fromkeys(each.kind for each in report.findings))
     said = [("note", note) for note in report.notes]
+    said += [] if report.complete else [("warning", "Not everything was watched.")]
     said += [("error", f"{each.where}: {each.error}; {each.cost}") for each in report.failures]
     invocation: dict[str, Any] = {
         "executionSuccessful": not report.failures,
@@ -48,7 +50,7 @@ def render(report: Report, *, root: str = "", exit_status: int | None = None) ->
         "columnKind": "unicodeCodePoints",
     }
     if root:
-        run["originalUriBaseIds"] = {ROOT: {"uri": f"file://{_quoted(PurePath(root))}/"}}
+        run["originalUriBaseIds"] = {ROOT: {"uri": f"file://{_quoted(PurePath(root)).rstrip('/')}/"}}
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
@@ -78,10 +80,10 @@ def _result(each: Finding, places: Places, rule: int, root: str) -> dict[str, An
         "stacks": [
             {
                 "message": {"text": _words(access)},
-                "frames": [{"location": _place(frame, "", root)} for frame in access.stack],
+                "frames": [{"location": _place(frame, "", root)} for frame in _frames(access)],
             }
             for access in (each.present, each.earlier)
-            if access is not None and access.stack
+            if access is not None and _frames(access)
         ],
         "occurrenceCount": each.count,
     }
@@ -97,7 +99,14 @@ def _words(access: Access) -> str:
 
 def _places(access: Access | None, said: str, root: str) -> list[dict[str, Any]]:
     """Where the access came from; nothing if that is not known."""
-    return [_place(access.stack[0], said, root)] if access is not None and access.stack else []
+    frames = _frames(access) if access is not None else ()
+    return [_place(frames[0], said, root)] if frames else []
+
+
+def _frames(access: Access) -> tuple[Frame, ...]:
+    """The access's stack; of one that was read from a trace the innermost frame, where the trace names it."""
+    frame = frame_of(access.site or "") if not access.stack else None
+    return access.stack if frame is None else (frame,)
 
 
 def _place(frame: Frame, said: str, root: str) -> dict[str, Any]:
@@ -119,4 +128,8 @@ def _artifact(file: str, root: str) -> dict[str, Any]:
 
 
 def _quoted(path: PurePath) -> str:
-    return quote(path.as_posix(), errors="backslashreplace")
+    text = path.as_posix()
+    try:
+        return quote(os.fsencode(text))  # the bytes that the file system has
+    except UnicodeEncodeError:
+        return quote(text, errors="backslashreplace")

@@ -263,6 +263,35 @@ def test_a_broken_file_still_reports_what_was_read(tmp_path: Path, capsys: pytes
     assert err.endswith("; 5 events up to 4 were read\n")
 
 
+@pytest.mark.parametrize("format", ["sarif", "junit", "html", "json"])
+def test_other_formats_are_utf_8_wherever_they_go(format: str, tmp_path: Path) -> None:
+    got = subprocess.run(
+        [sys.executable, "-m", "kvsan", "check", "--format", format, write(tmp_path / "t", TWO)],
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, timeout=60,
+    )  # fmt: skip
+    assert (got.returncode, got.stderr) == (88, b"")
+    assert "double_free" in got.stdout.decode("utf-8")
+
+
+def test_a_trace_that_is_unusable_is_a_failure_in_other_formats(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broken"
+    file.write_text("no trace\n")
+    status, document = as_json(capsys, str(file))
+    assert (status, document["exit"], document["complete"]) == (2, 2, False)
+    (failure,) = document["failures"]
+    assert failure["where"] == str(file)
+    _, out, _ = check(capsys, str(file), "--format", "sarif")
+    assert not json.loads(out)["runs"][0]["invocations"][0]["executionSuccessful"]
+
+
+def test_a_level_above_the_recorded_one_is_not_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "t", CLEAN, level="rows")
+    assert as_json(capsys, file)[1]["complete"]
+    assert not as_json(capsys, file, "--level", "full")[1]["complete"]
+
+
 def test_a_binary_trace_that_was_cut_off_is_judged_as_far_as_it_goes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -914,6 +914,42 @@ def test_check_memory() -> None:
         assert kvsan.check_memory() == "kv: available_size=2, cached=0, owned=0, pending=0, total_size=2"
 
 
+def test_holdings_count_locks_that_nobody_has_given_back() -> None:
+    def locked(*unlocks: str | None) -> dict[str, int]:
+        sanitizer, _ = engine()
+        for owner in ("r1", "r2"):
+            sanitizer.lock(node="n", owner=owner)
+        sanitizer.lock(node="m", owner="r1")
+        for owner in unlocks:
+            sanitizer.unlock(node="n", owner=owner)
+        return {owner.name: owner.locked for owner in sanitizer.holdings().owners}
+
+    assert locked() == {"r1": 2, "r2": 1}
+    assert locked("r1") == {"r1": 1, "r2": 1}
+    assert locked("r1", None) == {"r1": 1}, "the only one left is r2's"
+    assert locked(None, None) == {"r1": 1}
+    assert locked("r2", "r1") == {"r1": 1}
+
+
+def test_holdings_within_a_time() -> None:
+    sanitizer, _ = engine()
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with sanitizer._lock:
+            held.set()
+            go.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(20)
+    with pytest.raises(TimeoutError, match=r"in the making for 0\.01 s"):
+        sanitizer.holdings(0.01)
+    go.set()
+    thread.join()
+    assert sanitizer.holdings(0.01).batches == 0
+
+
 def test_check_memory_of_many_owners() -> None:
     sanitizer, _ = listening()
     sanitizer.pool("kv", kind="kv", size=100)

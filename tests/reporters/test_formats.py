@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,6 +19,7 @@ from . import samples
 from .test_escape import HOSTILE, hostile
 
 VOID = {"meta"}
+URI = re.compile(r"(file:///)?([A-Za-z0-9_.~/-]|%[0-9A-F]{2})+")
 HOSTILE_HERE = {**HOSTILE, "tags": "</pre><script>alert(1)</script>&amp;<b>", "cdata": "]]>\x01\ufffe"}
 
 
@@ -103,6 +105,24 @@ def test_sarif_paths(file: str, artifact: dict[str, str]) -> None:
     assert run["originalUriBaseIds"] == {"SRCROOT": {"uri": "file:///work/"}}
     (place,) = run["results"][0]["locations"]
     assert place["physicalLocation"]["artifactLocation"] == artifact
+
+
+def test_sarif_of_a_trace_has_the_places_that_it_names() -> None:
+    here, there = Access("free", 3, site="/work/a b.py:7 Pool.free"), Access("alloc", 1, site="io_loop")
+    (result,) = sarif(Report(findings=(Finding("leak", 3, "kv:1", present=here, earlier=there),)))["results"]
+    (place,) = result["locations"]
+    assert place["logicalLocations"] == [{"fullyQualifiedName": "Pool.free"}]
+    assert place["physicalLocation"]["artifactLocation"] == {"uri": "file:///work/a%20b.py"}
+    assert place["physicalLocation"]["region"] == {"startLine": 7}
+    assert (len(result["stacks"]), result["relatedLocations"]) == (1, [])
+
+
+def test_sarif_in_the_root_folder() -> None:
+    finding = Finding("leak", 1, "kv:1", present=Access("end", 1, stack=(Frame("/app/x.py", 7, "f"),)))
+    run = sarif(Report(findings=(finding,)), root="/")
+    assert run["originalUriBaseIds"]["SRCROOT"] == {"uri": "file:///"}
+    artifact = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert artifact == {"uri": "app/x.py", "uriBaseId": "SRCROOT"}
 
 
 def test_sarif_of_what_is_hardly_known() -> None:
@@ -203,5 +223,15 @@ def test_hostile_names_do_nothing(format: str, name: str) -> None:
         assert {element.tag for element in suites.iter()} <= {
             "testsuites", "testsuite", "testcase", "failure", "error", "skipped", "system-out",
         }  # fmt: skip
+    elif format == "sarif":
+        (run,) = json.loads(text)["runs"]
+        rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+        for result in run["results"]:
+            assert rules[result["ruleIndex"]] == result["ruleId"]
+            places = [*result["locations"], *result["relatedLocations"]]
+            assert len({json.dumps(place) for place in result["relatedLocations"]}) == len(result["relatedLocations"])
+            for place in places:
+                if "physicalLocation" in place:
+                    assert URI.fullmatch(place["physicalLocation"]["artifactLocation"]["uri"])
     else:
         json.loads(text)

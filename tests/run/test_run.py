@@ -63,6 +63,15 @@ LACKING = {
     "no engine": "pass",
     "killed": "import fake\nif not os.fork():\n    fake.hooks(); os.kill(os.getpid(), 9)\nos.wait()",
     "not entered": "import fake, subprocess; fake.hooks(); subprocess.run([sys.executable, '-S', '-c', 'pass'])",
+    "killed after a fork": """
+import kvsan.hooks, time
+san = kvsan.hooks.current()
+san.pool("kv", kind="kv", size=8)
+if not os.fork():
+    san.alloc("kv", [1], owner="a")
+    time.sleep(1)
+    os.kill(os.getpid(), 9)
+os.wait()""",
     "failed": "import fake; fake.hooks(lambda options, sink: 1 / 0)",
     "less than asked for": "import fake; fake.hooks(); fake.sink.lacks('only rows are watched')",
 }
@@ -78,12 +87,41 @@ def test_what_was_not_watched_counts_where_it_is_to(what: str, tmp_path: Path) -
     assert wrapped_program(tmp_path, LACKING[what]).status == 0
 
 
+def test_a_child_that_is_to_be_left_alone_is_not_missed(tmp_path: Path) -> None:
+    text = f"""
+    {WHOLE}
+    import subprocess
+    for seconds in (0, 1.5):
+        code = f"import time; time.sleep({{seconds}})"
+        subprocess.run([sys.executable, "-c", code], env={{**os.environ, "KVSAN": "0"}})
+    """
+    got = wrapped_program(tmp_path, text, options=["--incomplete-exitcode", "9"])
+    assert (got.status, got.report["complete"], "was not entered" in got.notes) == (0, True, False)
+
+
+def test_forked_children_that_touch_nothing_lack_nothing(tmp_path: Path) -> None:
+    text = """
+    import kvsan.hooks, time
+    san = kvsan.hooks.current()
+    san.pool("kv", kind="kv", size=8)
+    for end in (os._exit, sys.exit):
+        if not os.fork():
+            time.sleep(0.6)
+            end(0)
+        os.wait()
+    """
+    got = wrapped_program(tmp_path, text, options=["--incomplete-exitcode", "9"])
+    assert (got.status, got.report["complete"]) == (0, True), got.notes
+
+
 def test_what_was_watched_whole(tmp_path: Path) -> None:
     got = wrapped_program(tmp_path, WHOLE, options=["--incomplete-exitcode", "9"])
     assert (got.status, got.report["complete"]) == (0, True)
     assert "Not everything" not in got.err
     found = wrapped_program(tmp_path, f"{LACKING['killed']}\nfake.find('a')", options=["--incomplete-exitcode", "9"])
     assert (found.status, found.report["complete"]) == (88, False)
+    kept = ["--incomplete-exitcode", "9", "--keep-exitcode"]
+    assert wrapped_program(tmp_path, f"{LACKING['killed']}\nfake.find('a')", options=kept).status == 9
 
 
 def test_status_when_there_is_no_such_command(tmp_path: Path) -> None:
@@ -159,7 +197,9 @@ def test_a_report_that_cannot_be_written_is_no_success(status: int, ends: int, t
     got = wrapped_program(tmp_path, text, options=["--report", str(tmp_path / "there" / "r.html")])
     assert got.status == ends
     assert "FAILED in writing the report" in got.err
-    assert got.report["failures"] == []
+    assert f"Not everything was watched. Exit status {ends}." in got.err
+    (failure,) = got.report["failures"]  # in the file that could be written
+    assert (failure["where"], got.report["exit"], got.report["complete"]) == ("writing the report", ends, False)
 
 
 def test_a_finding_names_the_trace_that_was_recorded(tmp_path: Path) -> None:
