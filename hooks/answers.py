@@ -39,7 +39,6 @@ class Answers:
         self._events_before = -1
         self._offered = False
         self._answered: asking.Mark | None = None
-        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         _answering.add(self)
         self.begin()

@@ -88,7 +88,7 @@ def ask(directory: str) -> int:
     """Asks every process of the folder; the time (ns since the epoch) that answers to it come after. Raises OSError."""
     check_private(directory)
     asked = time.time_ns()
-    _replace(os.path.join(directory, QUESTION), str(asked))
+    _replace(os.path.join(directory, QUESTION), "")
     return asked
 
 

@@ -71,7 +71,7 @@ def holdings_of(tracker: Tracker) -> Holdings:
     owners.sort(key=lambda owner: (owner.state not in UNSETTLED, -sum(owner.slots.values()), -owner.locked))
     pools = []
     for pool in state.by_number:
-        owned = pool.size - pool.reserved - pool.free - pool.pending - pool.cached
+        owned = pool.held - pool.cached
         pools.append(
             PoolCounts(
                 pool=pool.name, kind=pool.kind, size=pool.size, page=pool.page, reserved=pool.reserved, free=pool.free,

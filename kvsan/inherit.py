@@ -52,7 +52,7 @@ def install(variables: dict[str, str]) -> None:
 def completed(env: Mapping[Any, Any], variables: dict[str, str]) -> Mapping[Any, Any]:
     """The environment itself when it has what it needs or declines, else a copy with the variables added."""
     present = {os.fsdecode(key): value for key, value in env.items() if os.fsdecode(key) in (*NAMES, "PYTHONPATH")}
-    if all(name in present for name in NAMES) or os.fsdecode(present.get("KVSAN", "1")) == "0":
+    if all(name in present for name in NAMES) or declines(present):
         return env
     copy = {key: value for key, value in env.items() if os.fsdecode(key) not in (*NAMES, "PYTHONPATH")}
     pythonpath = os.fsdecode(present["PYTHONPATH"]) if "PYTHONPATH" in present else None

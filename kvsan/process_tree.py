@@ -115,13 +115,14 @@ class ProcessTree:
                 self._sightings.pop(key, None)
             return
         earlier = self._sightings.get(key)
+        environment = _environment(key[0])
         self._first.setdefault(key, now)
         self._sightings[key] = Sighting(
             argv,
             executable,
             parent_argv or (earlier.parent_argv if earlier else ()),
-            _has_variables(key[0]),
-            b"KVSAN=0" in _read(key[0], "environ").split(b"\0"),
+            b"KVSAN_SPOOL" in environment,
+            environment.get(b"KVSAN") == b"0",
             _same_user(key[0]),
             earlier.first if earlier else now,
             now,
@@ -147,11 +148,7 @@ class ProcessTree:
 
 def state_of(pid: int) -> str:
     """The process's state as /proc gives it: R, S, T (stopped), Z, ...; empty when there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return ""
+    return next(iter(_stat(pid)), b"").decode()
 
 
 def _reason(seen: Sighting) -> str:
@@ -213,10 +210,6 @@ def _executable(pid: int, argv: tuple[str, ...]) -> str:
         return argv[0] if argv else ""
 
 
-def _has_variables(pid: int) -> bool:
-    return spool_of(pid) is not None
-
-
 def _same_user(pid: int) -> bool:
     try:
         return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
@@ -226,16 +219,16 @@ def _same_user(pid: int) -> bool:
 
 def spool_of(pid: int) -> str | None:
     """The spool folder that the process was started with; None if it was with none, or is another user's."""
-    found = [part for part in _read(pid, "environ").split(b"\0") if part.startswith(b"KVSAN_SPOOL=")]
-    return os.fsdecode(found[0].partition(b"=")[2]) if found else None
+    found = _environment(pid).get(b"KVSAN_SPOOL")
+    return os.fsdecode(found) if found is not None else None
 
 
 def ancestors(pid: int) -> list[int]:
     """The processes above this one, the nearest first."""
     found: list[int] = []
     while pid > 1 and len(found) < _DEEPEST:
-        fields = _read(pid, "stat").rpartition(b")")[2].split()
-        if len(fields) < 2:
+        fields = _stat(pid)
+        if not fields:
             break
         pid = int(fields[1])
         found.append(pid)
@@ -255,6 +248,17 @@ def _children(pid: int) -> list[int]:
     except OSError:
         pass  # it has ended
     return found
+
+
+def _environment(pid: int) -> dict[bytes, bytes]:
+    """What the process was started with; empty if it is another user's."""
+    pairs = (part.partition(b"=") for part in _read(pid, "environ").split(b"\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of the process's line in /proc behind its name: its state, its parent, ...; empty without one."""
+    return _read(pid, "stat").rpartition(b")")[2].split()
 
 
 def _read(pid: int, name: str) -> bytes:

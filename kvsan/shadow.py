@@ -74,6 +74,11 @@ class PoolShadow:
         self._scratch: npt.NDArray[np.int32] | None = None
         self._stamp = 0
 
+    @property
+    def held(self) -> int:
+        """How many slots somebody holds, the cache among them: neither reserved, nor free, nor pending."""
+        return self.size - self.reserved - self.free - self.pending
+
     # -- naming slots
 
     def locate(self, slots: Slots) -> tuple[Index, bool]:

@@ -24,6 +24,9 @@ __all__ = ["ProcessLog", "SpoolWriter", "make_spool", "read_processes", "read_sp
 QUEUE_LIMIT = 10_000
 """Items that may wait for the thread; what counts less is dropped at this number, findings at twice as many."""
 
+PREFIX = "kvsan-"
+"""How the name of a run's spool folder begins."""
+
 _MINOR = frozenset({"joined", "duplicate", "suppressed"})
 _STOP, _FLUSH = "stop", "flush"
 
@@ -32,7 +35,7 @@ Item = tuple[str, Any]
 
 def make_spool(parent: str | None = None) -> str:
     """A new spool folder, private to the user."""
-    return tempfile.mkdtemp(prefix="kvsan-", dir=parent)
+    return tempfile.mkdtemp(prefix=PREFIX, dir=parent)
 
 
 class SpoolWriter:

@@ -181,12 +181,11 @@ class Tracker:
         protected = [node for node in state.nodes.all() if node.slots and node.protected]
         over = [holder for holder in state.holders.all() if holder.state == "ended" and holder.held]
         for pool in state.by_number:
-            held = pool.size - pool.reserved - pool.free - pool.pending
             leaked = sum(holder.held.get(pool.number, 0) for holder in over)
             result.append(
                 PoolTotals(
                     pool=pool.name, kind=pool.kind, size=pool.size, page=pool.page, reserved=pool.reserved,
-                    free=pool.free, pending=pool.pending, owned=held - pool.cached - leaked, cached=pool.cached,
+                    free=pool.free, pending=pool.pending, owned=pool.held - pool.cached - leaked, cached=pool.cached,
                     locked=sum(int(held_by(pool, node).size) for node in protected),
                     leaked=leaked, events=pool.events, findings=dict(state.verdicts.counts.get(pool.name, {})),
                 )

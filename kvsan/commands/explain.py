@@ -10,7 +10,7 @@ from kvsan.explanations import EXPLANATIONS, Explanation
 from kvsan.findings import KINDS
 from kvsan.reporters.page import BODY, Column, Page
 from kvsan.reporters.terminal import console_for
-from kvsan.reporters.text import GLUE
+from kvsan.reporters.text import GLUE, sentence
 
 
 class Explain:
@@ -43,7 +43,7 @@ def explain_page(kind: str, explanation: Explanation, width: int) -> Page:
         "RULE": explanation.rule,
         "WHY": explanation.why,
         "SEEN": explanation.seen,
-        "ADD": _sentence(explanation.fix),
+        "ADD": sentence(explanation.fix),
         "NEXT": explanation.look,
     }
     for label, text in said.items():
@@ -61,7 +61,3 @@ def list_page(width: int) -> Page:
     page.blank()
     page.paragraph("kvsan explain KIND says more.", indent=1)
     return page
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from kvsan.announce import check_private
 from kvsan.errors import KvsanError, OptionError
-from kvsan.findings import Failure, Report
+from kvsan.findings import Failure, Finding, Report
 from kvsan.options import Options, add_flags
 
 if TYPE_CHECKING:
@@ -178,17 +178,14 @@ def _collect(spool: str, tree: ProcessTree, child: Child, options: Options) -> R
     if not (lacking or report.notes or report.totals or report.findings or report.failures):
         lacking.append(_nothing(report.processes))
     notes = (child.sentence(), *report.notes, *_idle_rules(report, options), *lacking)
-    return _with_traces(replace(report, notes=notes, complete=report.complete and not lacking), options)
+    found = tuple(replace(finding, file=_trace_of(finding, options)) for finding in report.findings)
+    return replace(report, findings=found, notes=notes, complete=report.complete and not lacking)
 
 
-def _with_traces(report: Report, options: Options) -> Report:
-    """Findings name the trace that was recorded of their process."""
-    files = {pid: options.record_path(pid) for pid in {finding.pid for finding in report.findings} if pid is not None}
-    kept = {pid: file for pid, file in files.items() if file is not None and os.path.isfile(file)}
-    found = tuple(
-        replace(finding, file=kept[finding.pid]) if finding.pid in kept else finding for finding in report.findings
-    )
-    return replace(report, findings=found)
+def _trace_of(finding: Finding, options: Options) -> str | None:
+    """The trace that was recorded of the finding's process."""
+    file = options.record_path(finding.pid) if finding.pid is not None else None
+    return file if file is not None and os.path.isfile(file) else finding.file
 
 
 def _nothing(processes: int) -> str:

@@ -19,7 +19,7 @@ from kvsan.errors import KvsanError
 from kvsan.process_tree import ancestors, is_alive, spool_of
 from kvsan.reporters.escape import PROSE_LIMIT, visible
 from kvsan.serialize import SerializeError, to_dict
-from kvsan.spool_reader import ProcessLog, read_processes
+from kvsan.spool import PREFIX, ProcessLog, read_processes
 
 SILENT = 1
 OWNERS = 20
@@ -92,13 +92,14 @@ def _seconds(text: str) -> float:
 def _engines(pid: int | None) -> dict[str, list[ProcessLog]]:
     """The living processes with a sanitizer, by the folder of their run: `pid` alone if it is one, else those of the
     run that it belongs to or is (None: of all runs)."""
-    runs = {spool: _living(spool) for spool in _spools(pid) if pid is None or _belongs(pid, spool)}
+    runs = {spool: _living(spool) for spool in _spools(pid)}
+    if pid is not None:
+        runs = {spool: logs for spool, logs in runs.items() if _belongs(pid, spool, {log.pid for log in logs})}
     wrappers = [wrapper for spool in runs if (wrapper := asking.wrapper_of(spool)) is not None]
     if not wrappers and not any(runs.values()):
         what = f"pid {pid} belongs to no kvsan run" if pid is not None else "no kvsan run of this user is going on"
-        raise KvsanError(
-            f"{what} (looked for {tempfile.gettempdir()}/kvsan-*); start a server with kvsan run -- COMMAND"
-        )
+        looked = os.path.join(tempfile.gettempdir(), f"{PREFIX}*")
+        raise KvsanError(f"{what} (looked for {looked}); start a server with kvsan run -- COMMAND")
     engines = {spool: [log for log in logs if log.active and not log.ended] for spool, logs in runs.items()}
     if not any(engines.values()):
         labels = [_label(log) for logs in runs.values() for log in logs]
@@ -108,21 +109,17 @@ def _engines(pid: int | None) -> dict[str, list[ProcessLog]]:
     return alone if any(alone.values()) else engines
 
 
-def _belongs(pid: int, spool: str) -> bool:
-    """Is this the run's wrapper, one of its Python processes, or one between those?"""
-    wrapper, living = asking.wrapper_of(spool), {log.pid for log in _living(spool)}
+def _belongs(pid: int, spool: str, living: set[int]) -> bool:
+    """Is this the run's wrapper, one of its living Python processes, or one between those?"""
+    wrapper = asking.wrapper_of(spool)
     if pid == wrapper or pid in living or spool == spool_of(pid):
         return True
     return wrapper in ancestors(pid) and any(pid in ancestors(each) for each in living)
 
 
-def _pattern() -> str:
-    return os.path.join(glob.escape(tempfile.gettempdir()), "kvsan-*")
-
-
 def _spools(pid: int | None) -> list[str]:
     """The folders of this user's runs, and of the run that `pid` says it belongs to."""
-    found = glob.glob(_pattern())
+    found = glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{PREFIX}*"))
     if pid is not None and (own := spool_of(pid)) is not None:
         found.append(own)
     return [spool for spool in dict.fromkeys(found) if _private(spool)]

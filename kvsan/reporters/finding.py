@@ -18,7 +18,7 @@ from kvsan.reporters.escape import PROSE_LIMIT, quoted, shell_word, visible
 from kvsan.reporters.page import BODY, Page
 from kvsan.reporters.phrases import owner_short, phrase
 from kvsan.reporters.places import Places
-from kvsan.reporters.text import GLUE, grouped, plural
+from kvsan.reporters.text import GLUE, grouped, plural, sentence
 
 _EVENT = re.compile(r"\bevent (\d{1,18})\b")
 _JOINED_MOST = 8
@@ -129,11 +129,6 @@ def _reasons(page: Page, finding: Finding) -> None:
         )
     if len(extra) > _EXTRA_MOST:
         page.paragraph(f"… {len(extra) - _EXTRA_MOST} more (the JSON report has them)")
-
-
-def sentence(text: str) -> str:
-    """The text with a capital and a full stop."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _prose(text: str) -> str:

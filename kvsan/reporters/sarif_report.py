@@ -18,7 +18,7 @@ from kvsan.findings import Access, Finding, Frame, Report, frame_of
 from kvsan.reporters import finding as layout
 from kvsan.reporters.escape import PROSE_LIMIT, visible
 from kvsan.reporters.places import Places
-from kvsan.reporters.text import GLUE
+from kvsan.reporters.text import GLUE, sentence
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT = "SRCROOT"
@@ -69,7 +69,7 @@ def _result(each: Finding, places: Places, rule: int, root: str) -> dict[str, An
     related = []
     for access in filter(None, [each.earlier, *each.provenance, *(held.allocated for held in each.held)]):
         related += [place for place in _places(access, _words(access), root) if place not in related]  # each once
-    text = " ".join(layout.sentence(part) for part in [summary, *reasons] if part)
+    text = " ".join(sentence(part) for part in [summary, *reasons] if part)
     result: dict[str, Any] = {
         "ruleId": each.kind,
         "ruleIndex": rule,

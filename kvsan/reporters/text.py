@@ -67,6 +67,11 @@ def age(nanoseconds: int) -> str:
     return f"{seconds / 60:.1f}{GLUE}min" if seconds < 7200 else f"{seconds / 3600:.1f}{GLUE}h"
 
 
+def sentence(text: str) -> str:
+    """The text with a capital and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
 def wrap(text: str, width: int) -> list[str]:
     """The text in lines of at most `width` columns, broken at plain spaces only; a longer word stays whole."""
     lines: list[str] = []

@@ -110,7 +110,7 @@ def idle_violations(state: State) -> list[list[Violation]]:
         if holder.held and holder.state != "ended" and not holder.is_session and not holder.is_node:
             causes.append([_leak(state, holder)])
     for pool in state.by_number:
-        if pool.size - pool.reserved - pool.free - pool.pending > known.get(pool.number, 0):
+        if pool.held > known.get(pool.number, 0):
             causes.append([Violation("leak", pool, slots_held(pool, None), detail={"ended": "no owner"})])
         if pool.pending:
             waiting = np.flatnonzero((pool.tenancy & PENDING) != 0)

@@ -170,7 +170,7 @@ def _can_read_slots(watch: Watch, device: str) -> bool:
         if (name := watch.scheduler.spec_algorithm.name) in speculation.ALIKE:
             watch.note(f"SGLang: drafts by {name} are followed as EAGLE's are; no server that drafts so was run.")
         return True
-    watch.san.watch_rows_only(f"SGLang: only rows are watched, not token slots: {why}.")
+    watch.watch_rows_only(why)
     return False
 
 

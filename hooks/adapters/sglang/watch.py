@@ -187,6 +187,10 @@ class Watch:
             self._told.add(text)
             self.san.note(text)
 
+    def watch_rows_only(self, why: str) -> None:
+        """Token slots cannot be followed, and why; before the first pool is declared."""
+        self.san.watch_rows_only(f"SGLang: only rows are watched, not token slots: {why}.")
+
     def check(self) -> None:
         """Are the probes still where they were put? SGLang swallows its plugins' errors, and plugins replace things."""
         for each in missing(self.found):

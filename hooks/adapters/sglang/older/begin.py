@@ -41,8 +41,7 @@ def begin(watch: OlderWatch, scheduler: Any, in_place: Callable[[str], bool]) ->
     if watch.slots:
         watch.read_late(device)
     elif watch.san.options.level != "rows":
-        why = f"slot ids are on the device ({device})"
-        watch.san.watch_rows_only(f"SGLang: only rows are watched, not token slots: {why}.")
+        watch.watch_rows_only(f"slot ids are on the device ({device})")
     declare_rows(watch)
     size = (int(watch.kv.size) // page + 1) * page if watch.slots else 1
     watch.san.pool(KV, kind="kv", size=size, page=page if watch.slots else 1, reserved=np.arange(min(page, size)))
